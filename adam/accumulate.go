@@ -11,8 +11,8 @@ import (
 // a time. Its noise, moments and parameters fit the second-level cache. shardSize is part of the state's format.
 const shardSize = 1 << 14
 
-// all calls f for all coordinates: once if there are few, otherwise for shards on all processors. The results of f must
-// not depend on how the coordinates are divided.
+// all calls f for all coordinates: once if there are few coordinates, otherwise once per shard, on all processors. The
+// results of f must not depend on how the coordinates are divided.
 func (e *Estimator) all(f func(e *Estimator, from, to int)) {
 	if len(e.shards) < 4 {
 		f(e, 0, e.dim)
@@ -108,7 +108,7 @@ func (e *Estimator) squareSums(from, to int) {
 		u := uint64(max(x, -x))
 		hi, lo := bits.Mul64(u, u)
 		lo, carry := bits.Add64(lo, uint64(half), 0)
-		second[i] = int64((hi+carry)<<(64-shift) | lo>>shift) // below 2⁶²; a shift by 64 gives 0
+		second[i] = int64((hi+carry)<<(64-shift) | lo>>shift) // the result is below 2⁶²; in Go, a shift by 64 gives 0
 	}
 }
 
@@ -138,8 +138,8 @@ func (e *Estimator) clipSum(limit float64) {
 type jointClip struct {
 	tau    float64
 	clip   float64 // K·g
-	g, g2  float64 // lattice steps of g and of g∘g
-	limit  float64 // K², lowered by more than the rounding of the test
+	g, g2  float64 // values of a lattice step of g and of g∘g
+	limit  float64 // K², minus more than the rounding error of the test
 	weight float64 // weight of a squared step of the second lattice: τ(g₂/g)²
 }
 
@@ -163,8 +163,8 @@ func (j *jointClip) quantise(first, second []int64, g []float64) bool {
 	for _, v := range g {
 		largest = max(largest, math.Abs(v)) // NaN if an entry is NaN
 	}
-	// h = g·2^−e has entries up to 1; c = 2^−e. Then ‖g‖² + τΣg⁴ = 2^(4e)(c²Σh² + τΣh⁴), κg = ζ·c·h/E and κg∘g =
-	// ζ·h∘h/E, where E is the root of c²Σh² + τΣh⁴.
+	// Let c = 2^−e and h = c·g, whose entries are at most 1 in size. Then ‖g‖² + τΣg⁴ = 2^(4e)(c²Σh² + τΣh⁴), κg =
+	// ζ·c·h/E and κg∘g = ζ·h∘h/E, where E is the root of c²Σh² + τΣh⁴.
 	_, e := math.Frexp(largest)
 	e = max(e, -200)
 	c := math.Ldexp(1, -e)
@@ -187,7 +187,7 @@ func (j *jointClip) quantise(first, second []int64, g []float64) bool {
 		clear(second)
 		return false
 	}
-	for _, shrink := range [...]float64{0, 1, 1 - 1.0/(1<<40)} { // 0 rounds to nearest
+	for _, shrink := range [...]float64{0, 1, 1 - 1.0/(1<<40)} { // 0 means: round to nearest
 		for i, v := range g {
 			h := float64(v * c)
 			x, q := float64(h*fx), float64(float64(h*h)*fq)

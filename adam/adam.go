@@ -1,5 +1,5 @@
 // Package adam releases the steps of the Adam optimiser under differential privacy. It computes them from a stream of
-// gradients. It has six forms of DP-Adam and, for comparison, momentum without a second moment.
+// gradients. It offers six variants of DP-Adam and, for comparison, momentum without a second moment.
 //
 // A record is one gradient, or one example of a model; for an example, the package computes the gradient. Gradients are
 // clipped in norm. A record without a valid gradient counts as the zero vector. A step of m slots makes a mean
@@ -11,8 +11,8 @@
 // [Estimator.Close] returns the parameters after one step of Adam.
 //
 // By default the second moment is the square of the noisy mean, minus the part that the noise adds to it
-// ("pp_debiased"). The published algorithm also adds noise to the squares. In its published form it is private only for
-// steps of one gradient. docs/theory/adam.md explains the changes for larger steps, and compares the methods.
+// ("pp_debiased"). The published algorithm also adds noise to the squares. As published, that algorithm is private only
+// for steps of one gradient. docs/theory/adam.md explains the changes for larger steps, and compares the methods.
 package adam
 
 import (
@@ -54,9 +54,9 @@ import (
 // released parameters: the guarantee is adaptive. Without a horizon it holds for any number of steps. Everything after
 // the means is computed from them and from public numbers. The number of records in each slot, valid or not, is public.
 //
-// Cost: O(d) time a record; O(d·(1+b)) a step, where b is the number of buffers of both C. Memory: 56 to 80 bytes a
-// parameter. Correlated noise adds 8 bytes for each array and 8 for each buffer, or 16 where states are wide. From 2¹⁶
-// parameters on, Add and Close use all processors. With fewer parameters, Add allocates nothing.
+// Cost: O(d) time a record; O(d·(1+b)) a step, where b is the number of buffers of C₁ and C₂ together. Memory: 56 to 80
+// bytes a parameter. Correlated noise adds 8 bytes for each array and each buffer, or 16 bytes if states are wide. From
+// 2¹⁶ parameters on, Add and Close use all processors. With fewer parameters, Add allocates nothing.
 // Source: Kalinin, Upadhyay, Lampert, "Continual Release Moment Estimation with
 // Differential Privacy", Algorithm 2; Li et al., "Large Language Models Can Be
 // Strong Differentially Private Learners" (pp); Tang et al., "DP-AdamBC"
@@ -95,9 +95,9 @@ type Estimator struct {
 	squares []int64 // exact squares of the block, or squares of one record
 	inBlock uint64
 
-	refused uint64 // see Refused
+	refused uint64 // result of Refused
 
-	// tap is called with the sums of a shard and their noise; for tests.
+	// tap, if set by a test, is called with the sums of a shard and their noise.
 	tap func(e *Estimator, w *worker, s *shard)
 }
 
@@ -106,7 +106,7 @@ type shard struct {
 	from, to int
 	shapers  [2]matfact.Shaper // one for each array; nil for independent noise
 
-	// Results of the open step.
+	// These fields are results of the open step.
 	square float64 // ‖u‖²
 	bad    float64 // not 0 if a parameter is not finite
 }
@@ -249,14 +249,14 @@ func (e *Estimator) Add(slot uint64, row []float64) {
 	}
 }
 
-// Refused returns the number of examples since New or Adopt whose target was not a class. It is an exact function of
-// records: do not release it.
+// Refused returns the number of examples since New or Adopt whose target was not a class. It is computed from records
+// without noise: do not release it.
 func (e *Estimator) Refused() uint64 { return e.refused }
 
-// Stale reports whether a gradient is too old to be used in the open step. step is the step whose parameters the
-// gradient was computed at, 0 for the initial ones. A gradient is stale if step is more than MaxStaleness steps behind,
-// or in the future. Only the sender knows step, and it is as private as the gradient. Instead of a stale gradient, add
-// nil.
+// Stale reports whether a gradient is too old to be used in the open step. `step` is the step whose parameters were
+// used to compute the gradient, 0 for the initial parameters. A gradient is stale if that step is more than
+// MaxStaleness steps behind the open step, or in the future. Only the sender knows step, and it is as private as the
+// gradient. Instead of a stale gradient, add nil.
 func (e *Estimator) Stale(step uint64) bool {
 	return step > e.step || e.step-step > e.cfg.MaxStaleness
 }
@@ -326,7 +326,7 @@ func (e *Estimator) run(rows [2]dp.Row, u *update) {
 	for i := range workers {
 		for k, row := range rows {
 			if row != nil && !e.workers[i].cursors[k].Open(row) {
-				workers = 1 // noise of a test, which is drawn in order
+				workers = 1 // a test's noise must be drawn in order
 			}
 		}
 		if workers == 1 {
@@ -346,7 +346,7 @@ func (e *Estimator) run(rows [2]dp.Row, u *update) {
 		return
 	}
 	var square float64
-	for i := range e.shards { // in order, to make the sum independent of the workers
+	for i := range e.shards { // add in order, so that the sum does not depend on the workers
 		square += e.shards[i].square
 	}
 	if norm := math.Sqrt(square); norm > e.cfg.UpdateClip {
@@ -427,7 +427,7 @@ func (e *Estimator) Sizes() dp.Sizes {
 		state += header*int64(len(e.shards)) + f.StateBytes(e.horizon)*d
 		peak += 8 * d // predictions
 	}
-	// In addition: the sums, one record, the squares; a row and its gradient.
+	// Add the sums, one record, the squares, a row and its gradient.
 	for _, x := range [][]int64{e.first, e.second, e.record, e.squares} {
 		peak += 8 * int64(len(x))
 	}

@@ -13,8 +13,9 @@ import (
 )
 
 // The audits of internal/audit see an optimiser from outside: they feed gradients and read releases. Parameters do not
-// determine the noisy means that they follow from, so the releases of these tests also contain the means; TestStep
-// shows that the parameters follow from them. The functions in this file state the public numbers about the noise.
+// determine the noisy means from which they are computed. So the releases of these tests also contain the means;
+// TestStep shows that the parameters are computed from the means alone. The functions in this file tell the audits the
+// public numbers about the noise.
 
 // subject is an optimiser under audit.
 type subject struct {
@@ -83,8 +84,8 @@ func describe(c Config, adjacency dp.Adjacency) string {
 		c.MeanClip, adjacency)
 }
 
-// tight reports whether the sensitivity of a configuration is attained. It is not if clipping makes it only a bound, or
-// if the two matrices differ and the larger column norm is used for both arrays.
+// tight reports whether some pair attains the sensitivity of a configuration. No pair does if clipping makes the
+// sensitivity only a bound, or if the two matrices differ and the larger column norm is used for both arrays.
 func tight(c Config, adjacency dp.Adjacency) bool {
 	if c.Method == "joint_clip" {
 		return adjacency == dp.ZeroOut && c.Factorization == "identity"
@@ -92,8 +93,8 @@ func tight(c Config, adjacency dp.Adjacency) bool {
 	return c.MeanClip == 0
 }
 
-// neighbours returns pairs of streams with the given number of steps that differ in one gradient of step at: the worst
-// pairs for the configuration, and some of every kind.
+// neighbours returns pairs of streams with the given number of steps that differ in one gradient of step `at`: the
+// worst pairs for the configuration, and some of every kind.
 func neighbours(e *Estimator, steps, at int, adjacency dp.Adjacency) (all [][2]audit.Stream) {
 	m, d := e.cfg.Step, e.dim
 	base := make(audit.Stream, steps)
@@ -102,10 +103,10 @@ func neighbours(e *Estimator, steps, at int, adjacency dp.Adjacency) (all [][2]a
 	}
 	nu := e.plan.Nu
 	if e.cfg.Method == "jme_batch" && m > 1 {
-		nu = 0 // any value will do
+		nu = 0 // any value is suitable
 	}
 	others, x, y := worstGradients(m, nu, e.plan.Clip, d, adjacency)
-	if e.cfg.Method == "jme_per_example" { // a sum of the squares of single vectors
+	if e.cfg.Method == "jme_per_example" { // this method sums the squares of single vectors
 		_, x, y = worstGradients(1, nu, e.plan.Clip, d, adjacency)
 	}
 	if e.cfg.MeanClip > 0 { // a long sum hides the difference
@@ -125,8 +126,8 @@ func neighbours(e *Estimator, steps, at int, adjacency dp.Adjacency) (all [][2]a
 }
 
 // TestSensitivity is audit A0 for every method, batch size, factorization and adjacency. No pair of neighbouring
-// streams is farther apart than μ. The worst pair is at least 0.999μ apart if the bound is exact. With coupled noise
-// both streams release the same to the last bit, including parameters.
+// streams may be farther apart than μ. If the bound is exact, the worst pair must be at least 0.999μ apart. With
+// coupled noise both streams must release the same to the last bit, including parameters.
 func TestSensitivity(t *testing.T) {
 	t.Parallel()
 	const steps, mu = 4, 2
@@ -183,8 +184,8 @@ func TestSensitivity(t *testing.T) {
 	t.Logf("%d pairs of streams, %d of them coupled", pairs, coupled)
 }
 
-// TestNoise is audit A1 for every method and factorization: the noisy rows, whitened, are the drawn Gaussians, and
-// these are white.
+// TestNoise is audit A1 for every method and factorization: the noisy rows without their correlation must be the drawn
+// Gaussians, and these must be white.
 func TestNoise(t *testing.T) {
 	t.Parallel()
 	const steps = 400
@@ -203,8 +204,8 @@ func TestNoise(t *testing.T) {
 	}
 }
 
-// TestNoiseOfShards is audit A1 for rows of several shards, which are drawn in pieces. Every coordinate has the noise
-// of its own words, correlated or not.
+// TestNoiseOfShards is audit A1 for rows of several shards, which are drawn in pieces. Every coordinate must have the
+// noise of its own random words, correlated or not.
 func TestNoiseOfShards(t *testing.T) {
 	t.Parallel()
 	const steps, d = 2, shardSize + 300
@@ -224,7 +225,7 @@ func TestNoiseOfShards(t *testing.T) {
 }
 
 // TestShift is audit A2 for every method at m = 1 and 4 and both adjacencies: under fresh keys, releases of the worst
-// pair differ as for a Gaussian mechanism of μ = 4. 300 runs for each stream detect 1.4μ.
+// pair must differ as for a Gaussian mechanism of μ = 4. 300 runs for each stream suffice to detect a distance of 1.4μ.
 func TestShift(t *testing.T) {
 	t.Parallel()
 	for _, m := range []uint64{1, 4} {

@@ -13,7 +13,7 @@ import (
 )
 
 // BenchmarkStep measures the end of a step: keys, transcript, noise, moments, parameters and the release. The rival
-// draws only the same noise, correlated in the same way, and moves the same number of parameters by an Adam without
+// only draws the same noise, correlated in the same way, and moves the same number of parameters by Adam without
 // privacy. The rival can use only one processor, so both run on one. BenchmarkScaling measures several.
 func BenchmarkStep(b *testing.B) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
@@ -60,7 +60,7 @@ func benchmarked(b testing.TB, c Config) *Estimator {
 	return e
 }
 
-// plainAdam is the optimiser as published, on gradients that are only noise.
+// plainAdam is the published Adam, run on gradients that are only noise.
 type plainAdam struct {
 	rows        []dp.Row
 	w           []int64
@@ -68,11 +68,11 @@ type plainAdam struct {
 	i           float64
 
 	cursor  dp.Cursor
-	shapers []matfact.Shaper // of shards; nil for independent noise
+	shapers []matfact.Shaper // one shaper for each shard; nil for independent noise
 	predict []float64
 }
 
-// shape correlates the noise like e, in shards of the same size.
+// shape correlates the noise as e does, in shards of the same size.
 func (p *plainAdam) shape(e *Estimator) {
 	p.predict = make([]float64, shardSize)
 	for _, s := range e.shards {

@@ -47,7 +47,7 @@ func caseBatchSensitivity(t *testing.T, c cases.Case) {
 		caseNear(t, c, "sens", batchSensitivity(in.M, in.Lam, in.Zeta, in.D, in.Adjacency), want.Sens)
 	case "mean":
 		caseNear(t, c, "sens", batchSensitivity(in.M, in.Lam/(m*m), in.Zeta, in.D, in.Adjacency)/m, want.Sens)
-		// The same by the calibration of the method.
+		// The calibration of the method must give the same result.
 		cfg := Config{Method: "jme_batch", Clip: in.Zeta, Dim: in.D, Step: in.M, Mode: "gradients"}
 		n := cfg.calibrated(1, in.Lam*in.Zeta*in.Zeta, 1, 1, in.Adjacency)
 		caseNear(t, c, "lambda", n.Lambda, in.Lam)
@@ -134,7 +134,7 @@ func caseTrace(t *testing.T, c cases.Case) {
 				t.Fatal(err)
 			}
 		}
-		if cfg.VFloor == 0 { // the default is the noise's deviation here, but the smallest number in a case
+		if cfg.VFloor == 0 { // our default is the noise's standard deviation; the cases use the smallest number
 			cfg.Negative = "zero"
 			if cfg.UpdateClip == 0 {
 				cfg.UpdateClip = math.MaxFloat64
@@ -248,8 +248,8 @@ func caseFigure4(t *testing.T, c cases.Case) {
 		t.Fatalf("unknown workload %q or axis %g", in.Workload, in.Omega)
 	}
 	f := factorization(t, in.Factorization, in.Beta2, in.N)
-	// Our number bounds how much gradients raise the error of a square, while the cases maximise over gradients. With
-	// fewer parameters the difference is larger.
+	// Our number is an upper bound on how much gradients raise the error of a square, while the cases maximise over
+	// gradients. The fewer parameters, the larger the difference.
 	noise := (&Config{Method: "pp", Clip: in.Zeta, Dim: in.D, Step: 1}).calibrated(1/in.Sigma, 0, f.ColNorm(), 1,
 		dp.Replace).First
 	slack := 0.0
@@ -271,9 +271,9 @@ func caseFigure4(t *testing.T, c cases.Case) {
 	}
 }
 
-// crossTerm returns bound = Σ|M| and, if it is more than little, also most, the largest tr(MG) over Gram matrices G of
-// unit vectors, found by ascent. M_kl = Q_kl·Σ_t a_tk·a_tl over n steps, where Q is the covariance of shaped noise and
-// a_tk = (1−β)β^(t−k).
+// crossTerm returns bound = Σ|M|. If bound exceeds little, it also returns most: the largest tr(MG) over Gram matrices
+// G of unit vectors, found by ascent. M_kl = Q_kl·Σ_t a_tk·a_tl over n steps, where Q is the covariance of shaped noise
+// and a_tk = (1−β)β^(t−k).
 func crossTerm(f matfact.Factorization, beta float64, n int, little float64) (bound, most float64) {
 	filter := f.NewFilter(1)
 	c := make([]float64, n) // coefficients of C⁻¹, a Toeplitz matrix

@@ -24,9 +24,9 @@ type Config struct {
 	// MeanClip also bounds the norm of a step's mean gradient, for "jme_batch", whose noise grows with the largest
 	// possible mean. 0 means no bound.
 	MeanClip float64
-	// Nu is the dimensionless weight ν of the second moment in the methods "jme…". 0 lets the package choose: for
-	// single vectors under replacement, the largest weight that costs the first moment nothing; otherwise a weight that
-	// balances the errors of both moments.
+	// Nu is the dimensionless weight ν of the second moment in the methods "jme…". 0 lets the package choose. For
+	// single vectors under replacement it chooses the largest weight that does not raise the noise of the first moment;
+	// otherwise a weight that balances the errors of both moments.
 	Nu float64
 	// Tau is the weight τ of the squares, in 1/gradient². It is required for "joint_clip", and must be 0 otherwise.
 	Tau float64
@@ -65,7 +65,8 @@ type Config struct {
 	MaxStaleness uint64
 
 	// StepHeader and InitialFile are for the daemon. StepHeader names the record header that holds the step whose
-	// parameters a gradient was computed at; default "model-step". InitialFile is the file from which Initial is read.
+	// parameters were used to compute the gradient; default "model-step". InitialFile is the file from which Initial is
+	// read.
 	StepHeader  string
 	InitialFile string
 

@@ -13,7 +13,7 @@ import (
 // without bias correction. Steps have one gradient of norm at most clip, the noise has the ratio mu, and f correlates
 // the noise of both moments:
 //
-//	jme          dρ₂²Σ_t u_t                   at the free weight under replacement, otherwise at ν = 1
+//	jme          dρ₂²Σ_t u_t                   ν is the free weight under replacement, otherwise 1
 //	pp_debiased  2dρ₁⁴Σ_t s_t + 4ρ₁²ζ²Σ_t κ_t  the second term is a bound over all gradients
 //	pp           the terms of pp_debiased, and dρ₁⁴Σ_t b_t²
 //
@@ -47,7 +47,7 @@ func ExpectedError(method string, f matfact.Factorization, beta2, clip, mu float
 	variance := math.Pow(c.calibrated(mu, 0, alpha, 1, adjacency).First, 2)
 	s := newSquared(f, beta2)
 	response := f.NewFilter(1)
-	var coef, cov []float64 // as in impulse
+	var coef, cov []float64 // the same as the fields of impulse
 	var kappa, sum float64
 	for range steps {
 		s.advance()

@@ -43,7 +43,7 @@ func ExampleNew() {
 	// each example pays μ = 0.2367, once
 }
 
-// A step with gradients that were computed elsewhere, for three parameters.
+// This example takes a step with gradients of three parameters that were computed elsewhere.
 func ExampleEstimator_Close() {
 	e, err := adam.New(adam.Config{Dim: 3, Clip: 1, Rate: 0.1, Step: 10_000},
 		dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.Replace})

@@ -9,8 +9,8 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// TestExtremeGradients: gradients of every order of magnitude, and examples that produce them, cause no panic. For
-// every weight of the squares, exact arithmetic finds the pair inside its ball.
+// TestExtremeGradients feeds gradients of every order of magnitude, and examples that produce them. None may cause a
+// panic. For every weight of the squares, the clipped pair must be in its ball by exact arithmetic.
 func TestExtremeGradients(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(31, 32))

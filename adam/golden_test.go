@@ -16,13 +16,13 @@ import (
 
 // TestGolden pins every bit of plans, releases and states of all methods and models, on every architecture and
 // permanently: another version must be able to continue an epoch that one version began. The noise is keyed.
-// Factorizations are given, because an optimiser finds different last bits elsewhere.
+// Factorizations are given, because an optimiser finds different last bits on other processors.
 func TestGolden(t *testing.T) {
 	t.Parallel()
 	const steps = 12
 	h := sha256.New()
 	source := rand.New(rand.NewPCG(14, 15))
-	// NormFloat64 gives different bits elsewhere; multiples of 2⁻¹⁰ do not.
+	// NormFloat64 gives different bits on other processors; multiples of 2⁻¹⁰ do not.
 	row := func(d int) []float64 {
 		x := make([]float64, d)
 		for j := range x {
@@ -105,7 +105,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// rebuilt returns an estimator like e, but with another plan.
+// rebuilt returns an estimator with the configuration of e and another plan.
 func rebuilt(t *testing.T, e *Estimator, plan *Plan, f factors) *Estimator {
 	t.Helper()
 	again, err := build(e.cfg, e.params, plan, f)

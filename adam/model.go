@@ -82,8 +82,8 @@ func (m *Model) Parameters(columns int) int {
 }
 
 // initial returns the parameters before the first step; nil stands for zeros. A network does not learn from zeros, so
-// its weights are uniform in ±√(6/(inputs + outputs)) of their layer. They are the same each time, and its biases are
-// 0.
+// its weights are uniform in ±√(6/(inputs + outputs)) of their layer. They are the same for every network of that
+// shape, and biases are 0.
 func (m *Model) initial(columns int) []float64 {
 	if m.Loss != "mlp" {
 		return nil

@@ -118,7 +118,7 @@ func TestExp(t *testing.T) {
 	}
 }
 
-// TestNotAClass: an example whose target is not a class is an invalid record.
+// TestNotAClass checks that an example whose target is not a class is an invalid record.
 func TestNotAClass(t *testing.T) {
 	t.Parallel()
 	m := Model{Loss: "softmax", Target: "y", Classes: 3}
@@ -137,7 +137,7 @@ func TestNotAClass(t *testing.T) {
 	}
 }
 
-// TestModelFaults: all faults of a model are reported.
+// TestModelFaults checks that all faults of a model are reported.
 func TestModelFaults(t *testing.T) {
 	t.Parallel()
 	for _, f := range []struct {
@@ -282,7 +282,7 @@ func TestModelLearns(t *testing.T) {
 	}
 }
 
-// TestModelAllocations: a record allocates nothing.
+// TestModelAllocations checks that a record allocates nothing.
 func TestModelAllocations(t *testing.T) {
 	for _, model := range models {
 		e := mustNew(t,

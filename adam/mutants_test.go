@@ -12,7 +12,7 @@ import (
 )
 
 // Each test in this file audits an optimiser with a planted fault, of a kind that published descriptions and
-// implementations had. An audit that passes one of them proves nothing about the optimiser itself.
+// implementations had. If an audit passes such a mutant, it proves nothing about the optimiser itself.
 
 // muted returns an optimiser with the noise of its plan divided by first and second. The plan still claims the
 // original μ.
@@ -45,8 +45,8 @@ func printed(t *testing.T, m uint64, lambda, mu float64, mean bool) *Estimator {
 	return muted(t, c, dp.Params{Mu: mu, Adjacency: dp.Replace}, plan.FirstNoise/first, plan.SecondNoise/second)
 }
 
-// TestMutantCalibrations: the sensitivity audit finds every wrong calibration, first of all that of the published
-// algorithm, measures how wrong it is, and passes the right one.
+// TestMutantCalibrations checks that the sensitivity audit finds every wrong calibration, including that of the
+// published algorithm, measures how wrong it is, and passes the right one.
 func TestMutantCalibrations(t *testing.T) {
 	t.Parallel()
 	replace, zeroOut := dp.Params{Mu: 2, Adjacency: dp.Replace}, dp.Params{Mu: 2, Adjacency: dp.ZeroOut}
@@ -57,7 +57,7 @@ func TestMutantCalibrations(t *testing.T) {
 		c.Factorization, c.Horizon = "sqrt", 6
 		return c
 	}
-	// ‖C₁‖ for 6 steps and β₁ = 0.9.
+	// root is ‖C₁‖ for 6 steps and β₁ = 0.9.
 	root := mustNew(t, factored(config("pp", 4, 0)), replace).factors.first.ColNorm()
 	price := func(nu, c float64) float64 { return math.Sqrt(1 + nu*c) }
 	for _, m := range []struct {
@@ -68,7 +68,7 @@ func TestMutantCalibrations(t *testing.T) {
 		{"none", mustNew(t, config("jme_batch", 4, 0.3), replace), 1},
 		{"none, zero-out", mustNew(t, config("jme_batch", 4, 0.3), zeroOut), 1},
 		{"none, single", mustNew(t, config("jme", 1, 1.5), replace), 1},
-		// 2√(1 + 4λ·9), where 2 was charged.
+		// The sensitivity is 2√(1 + 4λ·9), but 2 was charged.
 		{"Algorithm 2 as printed, m = 4, λ = ½", printed(t, 4, 0.5, 2, false), math.Sqrt(19)},
 		{"Algorithm 2 as printed, m = 4, λ = 1", printed(t, 4, 1, 2, false), 2 * math.Sqrt(37) / math.Sqrt(4.5)},
 		{"Algorithm 2, noise over m, m = 4, λ = ½", printed(t, 4, 0.5, 2, true), math.Sqrt(1 + 4*0.5*9/16.)},
@@ -76,7 +76,7 @@ func TestMutantCalibrations(t *testing.T) {
 		{"sensitivity without its factor 2", muted(t, config("pp", 4, 0), replace, 2, 1), 2},
 		{"noise of a mean over m twice", muted(t, config("pp_debiased", 4, 0), replace, 4, 1), 4},
 		{"column norm forgotten", muted(t, factored(config("momentum", 4, 0)), replace, root, 1), root},
-		// ν = 1 with the noise for the first moment only: r(1) = 4.5.
+		// ν = 1, but the noise is that for the first moment only: r(1) = 4.5.
 		{"free beyond the free point",
 			muted(t, config("jme_per_example", 4, 1), replace, math.Sqrt(4.5/4), math.Sqrt(4.5/4)), math.Sqrt(4.5 / 4)},
 		{"free under zero-out", muted(t, config("jme_per_example", 4, 0.5), zeroOut, math.Sqrt(1.5), math.Sqrt(1.5)),
@@ -118,7 +118,8 @@ func TestMutantCalibrations(t *testing.T) {
 	}
 }
 
-// TestMutantReleases: releases alone, under fresh keys, refute the published algorithm at m = 4, and halved noise.
+// TestMutantReleases checks that releases alone, under fresh keys, refute two faulty mechanisms: the published
+// algorithm at m = 4, and halved noise.
 func TestMutantReleases(t *testing.T) {
 	t.Parallel()
 	c := Config{Method: "pp", Clip: 1, Rate: 0.1, Dim: 3, Step: 4}
@@ -133,7 +134,7 @@ func TestMutantReleases(t *testing.T) {
 	} {
 		s := newSubject(t, m.e)
 		pair := neighbours(m.e, 2, 0, dp.Replace)[0]
-		// State the noise for which the claim would be right: this pair is then μ apart.
+		// Describe to the audit the noise for which the claim would be right: with it, this pair would be μ apart.
 		distance, err := s.Sensitivity(pair[0], pair[1], auditKeys(byte(9+i)))
 		if err != nil {
 			t.Fatal(err)
@@ -154,7 +155,7 @@ func TestMutantReleases(t *testing.T) {
 	}
 }
 
-// TestMutantNoise: the noise audit finds noise that is used twice or shaped by the wrong matrix.
+// TestMutantNoise checks that the noise audit finds noise that is used twice or shaped by the wrong matrix.
 func TestMutantNoise(t *testing.T) {
 	t.Parallel()
 	const steps = 400

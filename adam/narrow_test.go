@@ -10,8 +10,8 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// TestNarrow: if BLTs shape the noise of single records, all states have 64 bits, for slightly more noise. An epoch
-// that began with wide states continues with wide ones.
+// TestNarrow checks that all states have 64 bits, at the price of slightly more noise, if BLTs correlate the noise for
+// single records. An epoch that began with wide states must continue with wide ones.
 func TestNarrow(t *testing.T) {
 	t.Parallel()
 	p := dp.Params{Mu: 1, Adjacency: dp.ZeroOut}
@@ -50,8 +50,8 @@ func TestNarrow(t *testing.T) {
 	}
 }
 
-// TestNarrowPersons: states are never narrow where persons are protected. A plan with a fraction is refused there, even
-// if it follows from its matrix by arithmetic.
+// TestNarrowPersons checks that states are never narrow if persons are protected. Then a plan with a fraction (narrow
+// states) must be refused, even if its other numbers are correct.
 func TestNarrowPersons(t *testing.T) {
 	t.Parallel()
 	p := dp.Params{Mu: 1, Adjacency: dp.ZeroOut}

@@ -9,7 +9,7 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// Protection of persons: neighbours differ in all gradients of one person instead of one gradient. The person has
+// This file protects persons: neighbours differ in all gradients of one person instead of one gradient. The person has
 // gradients in at most k steps, any two at least b steps apart, and at most m' in a step. Under replace, the gradients
 // of another person, in any slots, may take their place. See docs/theory/adam.md, §14.
 
@@ -23,8 +23,8 @@ func (c *Config) participation() matfact.Participation {
 }
 
 // norms returns the largest joint norms, over all pairs of neighbours, of the columns of C₁ and C₂ in which they
-// differ. These are column norms for single records, and P of matfact.Sensitivity for persons, whose two matrices are
-// equal. beta is 1 if there is no C₂.
+// differ. For single records these are the column norms. For persons both are P of matfact.Sensitivity, because the two
+// matrices are equal. beta is 1 if there is no C₂.
 func (c *Config) norms(f factors) (alpha, beta float64, err error) {
 	beta = 1
 	if !c.personal() {
@@ -40,7 +40,7 @@ func (c *Config) norms(f factors) (alpha, beta float64, err error) {
 	return alpha, beta, err
 }
 
-// personSensitivity is sensitivity for persons. P is the norm of both matrices:
+// personSensitivity returns what sensitivity returns, for persons. P is the joint norm of either matrix:
 //
 //	pp, pp_debiased, momentum, joint_clip    fζP/m,  f = 1, 2 under replace
 //	jme, jme_per_example                     ζP√(1+ν)/m, under replace ζP√r(ν)/m
@@ -49,7 +49,7 @@ func (c *Config) norms(f factors) (alpha, beta float64, err error) {
 // with r(ν) = 4 for ν ≤ ½, else 2 + 2ν + 1/(2ν), for any number of parameters.
 //
 // Privacy: each record of a person moves both arrays of its step by at most s₁, the zero-out sensitivity of one record.
-// So all of them move the arrays by at most s₁P, and those of two persons by twice that. For "jme"
+// So all records of a person move the arrays by at most s₁P, and the records of two persons by at most 2s₁P. For "jme"
 // docs/theory/moments.md, §19, has the sharper bound; the squares of the entries are part of xxᵀ.
 func (c *Config) personSensitivity(nu, clip, norm, spare float64, adjacency dp.Adjacency) (lambda, s float64) {
 	m, f := float64(c.Step), adjacency.Factor()
@@ -69,8 +69,8 @@ func (c *Config) personSensitivity(nu, clip, norm, spare float64, adjacency dp.A
 	return lambda, f * clip * norm / m
 }
 
-// RecordCost returns what all releases cost one record of a person, if the user key stays unchanged. Such a record
-// changes one gradient of its step, and its cost is
+// RecordCost returns what all releases cost one record of a person, if the user key stays unchanged. The record changes
+// one gradient of its step, and costs
 //
 //	μ₁ = μ·(s − s₀(1−α/P))/s
 //

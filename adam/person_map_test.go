@@ -11,11 +11,11 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// TestPersonsThroughMap is the sensitivity audit of capping map and optimiser together, for whole logs. No two
-// neighbours are farther apart than μ. A person who writes into every slot costs all of μ if the charge is exact. The
-// audit finds maps with too large caps.
+// TestPersonsThroughMap is the sensitivity audit of the map that caps a person's records, together with the optimiser,
+// for whole logs. No two neighbours may be farther apart than μ. A person who writes into every slot must cost all of μ
+// if the charge is exact. The audit must find maps with too large caps.
 //
-// Gradients of a model depend on parameters, so the noise for one log is replayed for the other: both release the same
+// Gradients of a model depend on parameters. So the neighbour of a log gets noise with which both have equal releases,
 // to the last bit.
 func TestPersonsThroughMap(t *testing.T) {
 	t.Parallel()
@@ -76,7 +76,7 @@ func TestPersonsThroughMap(t *testing.T) {
 				if d := a.Everywhere(t, more, -1); d < 1.02 {
 					t.Errorf("%s: the audit misses a map with more steps: %.6g of μ", name, d)
 				}
-				// The noise of a single record: α in place of P.
+				// Plant a fault: noise for a single record, with α in place of P.
 				c.Person = matfact.Participation{Count: 1, Separation: 1, PerStep: 1}
 				s = newSubject(t, mustNew(t, c, dp.Params{Mu: 4, Adjacency: adjacency}))
 				if measure = s.Sensitivity; c.Mode == "model" {

@@ -13,7 +13,7 @@ import (
 )
 
 // TestPersonSensitivity is audit A0 for whole persons, with gradients in three steps, four steps apart. No two
-// neighbouring streams are farther apart than μ, and if the charge is exact the worst are at least 0.999μ apart.
+// neighbouring streams may be farther apart than μ. If the charge is exact, the worst must be at least 0.999μ apart.
 func TestPersonSensitivity(t *testing.T) {
 	t.Parallel()
 	const steps, d = 9, 3

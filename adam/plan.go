@@ -20,8 +20,8 @@ import (
 const Version = "adam/v1"
 
 // Plan holds the public numbers that follow from a configuration before the first record, and on which the releases
-// depend. An epoch records its plan, because another processor may compute different last bits. Standard deviations are
-// those of means over the slots of a step.
+// depend. An epoch records its plan, because another processor may compute different last bits. Standard deviations
+// refer to means over the slots of a step.
 type Plan struct {
 	Method string `json:"method"`
 	// First and Second say how the noise of the two moments is correlated. Second is nil if the method has only one
@@ -71,8 +71,8 @@ func (p *Plan) units(m uint64) (first, second float64) {
 type factors struct{ first, second matfact.Factorization }
 
 // resolve computes the plan and its factorizations. If kept is not nil, it uses the factorizations in kept. Otherwise
-// it builds those that the configuration asks for, with narrow states if that is possible and makes the noise at most
-// growth times as large.
+// it builds the configured ones. They get narrow states if that is possible and makes the noise at most growth times as
+// large.
 func resolve(cfg *Config, p dp.Params, kept *Plan, growth float64) (*Plan, factors, error) {
 	mu, err := p.Budget()
 	if err = errors.Join(cfg.Validate(), err); err != nil {
@@ -86,7 +86,7 @@ func resolve(cfg *Config, p dp.Params, kept *Plan, growth float64) (*Plan, facto
 	if err != nil || kept != nil || growth == 0 || cfg.personal() {
 		return plan, f, err
 	}
-	// Two moments are calibrated together, and so is the cost of narrow states.
+	// Calibrate both moments together, and together with the cost of narrow states.
 	if g, some := f.narrow(plan, cfg.Step); some {
 		if other, err := calibrate(cfg, p, mu, g); err == nil && other.FirstNoise <= plan.FirstNoise*growth {
 			return other, g, nil
@@ -126,8 +126,8 @@ func calibrate(cfg *Config, p dp.Params, mu float64, f factors) (*Plan, error) {
 		plan.Second = f.second.Stored()
 	}
 
-	// The lattice depends on the noise, and the noise on the clip norm of the lattice. That clip norm is less than 2⁻²³
-	// below the configured one.
+	// The lattice depends on the noise, and the noise depends on the lattice's clip norm. That clip norm is at most
+	// 2⁻²³ smaller than the configured one, relatively.
 	_, rough := cfg.sensitivity(plan.Nu, cfg.Clip, alpha, beta, 0, p.Adjacency)
 	lattice, err := dp.NewLattice(cfg.Clip, m*rough/mu*calibration.NoiseRoom, p.Bits())
 	if err != nil {
@@ -198,7 +198,7 @@ func (p *Plan) clipSum(cfg *Config) (spare float64, err error) {
 	if cfg.MeanClip == 0 {
 		return 0, nil
 	}
-	// Half a lattice step per coordinate, plus the error of float64.
+	// Rounding adds half a lattice step per coordinate; add the error of float64.
 	d, m, g := float64(p.Parameters), float64(cfg.Step), p.Lattice.Step()
 	most := m * cfg.MeanClip / g
 	loss := math.Sqrt(d) + float64(most*0x1p-48)
@@ -220,7 +220,8 @@ func (p *Plan) refineSquares(cfg *Config, lambda, noise float64, bits int) error
 	if !(vector.Positive(lambda) && vector.Positive(noise)) {
 		return fmt.Errorf("the weight of the second moment is out of range: its noise would be %g", noise)
 	}
-	_, unit := (&Plan{Method: cfg.Method}).units(cfg.Step) // for a lattice step of 2⁰
+	// Unit is the value of one lattice step of the squares if that step is 2⁰.
+	_, unit := (&Plan{Method: cfg.Method}).units(cfg.Step)
 	sd := noise / unit * calibration.NoiseRoom
 	if cfg.Method == "joint_clip" {
 		squares, err := dp.NewLattice(p.Clip/math.Sqrt(lambda), sd, bits)
@@ -267,9 +268,8 @@ func (p *Plan) fits(cfg *Config, limits []matfact.Limits) error {
 // to. A plan decides how much noise there is, so a forged plan must be refused.
 //
 // The other numbers follow from the configuration and the factorizations by arithmetic. They are compared to within the
-// margin that resolve adds to the sensitivity. The factorizations may come from the optimiser of another processor:
-// they are equally good, with other numbers. The factorizations of an epoch that began before there were narrow states
-// stay wide.
+// margin that resolve adds to the sensitivity. The factorizations may have been optimised on another processor: then
+// their numbers differ, but they are equally good. An epoch whose factorizations have wide states keeps them.
 func adopt(kept *Plan, cfg *Config, p dp.Params) (factors, error) {
 	fresh, best, err := resolve(cfg, p, nil, calibration.GrowthOf(kept.First, kept.Second))
 	if err != nil {
@@ -370,7 +370,7 @@ func (c *Config) nu(f factors, adjacency dp.Adjacency) float64 {
 	case adjacency == dp.Replace && (c.Method != "jme_batch" || c.Step == 1):
 		return calibration.FreeSquares(c.Parameters())
 	}
-	p := 1.0 // price of a single vector, zeroed
+	p := 1.0 // price for a single vector under zero-out
 	if c.Method == "jme_batch" {
 		p = price(c.Step, adjacency)
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// TestCharges bounds the amount that arithmetic adds to the exact sensitivity: quantised squares, the rounding of
-// correlated noise, float64.
+// TestCharges checks that arithmetic adds little to the exact sensitivity: by quantised squares, by the rounding of
+// correlated noise, and by float64.
 func TestCharges(t *testing.T) {
 	t.Parallel()
 	for _, m := range []uint64{1, 4, 1000} {
@@ -119,7 +119,7 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-// TestFaults: all faults of a configuration are reported at once, each with its key.
+// TestFaults checks that all faults of a configuration are reported at once, each with its key.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	good := Config{Clip: 1, Rate: 0.1, Dim: 3, Step: 4}

@@ -7,8 +7,8 @@ import (
 	"github.com/streamdp/streamdp/internal/calibration"
 )
 
-// price returns the price of the squares of a mean over m vectors: with weight ν, the squared sensitivity of mean and
-// squares is (1 + price·ν) times that of the mean.
+// price returns how much the squares of a mean over m vectors add to its sensitivity: with weight ν, the squared
+// sensitivity of mean and squares together is (1 + price·ν) times that of the mean alone.
 func price(m uint64, adjacency dp.Adjacency) float64 {
 	n := float64(m)
 	if adjacency == dp.ZeroOut {
@@ -24,8 +24,8 @@ func price(m uint64, adjacency dp.Adjacency) float64 {
 //	zero-out:       ζ√(1 + ν(2m−1)²)
 //
 // in the unit of x; λ has the unit 1/x². For the mean x/m, divide the result by m and pass λ/m² for λ. With m ≥ 2 the
-// squares are never free: they are squares of a sum, and one vector moves them by 4(m−1)ζ². Lemma 3.5 is about a single
-// vector.
+// squares are never free: they are squares of a sum, and one vector moves them by 4(m−1)ζ². Lemma 3.5 of the source
+// applies only to a single vector.
 //
 // Privacy: exact; one pair attains both suprema. The sensitivity also holds for steps with fewer than m vectors, and
 // for matrices xxᵀ instead of the squares.
@@ -76,8 +76,8 @@ func clippedMeanSensitivity(bound, distance, lambda float64, d int) float64 {
 	return math.Sqrt(top)
 }
 
-// stepNoise is the result of a calibration: the standard deviations of the independent draws for the means of one step,
-// before they are correlated.
+// stepNoise is the result of a calibration. It holds the standard deviations of the independent draws for the means of
+// one step, before the draws are correlated.
 type stepNoise struct {
 	Lambda      float64 // weight of the second moment, 1/x²; 0 if there is none
 	Sensitivity float64 // joint ℓ₂ sensitivity of ([C₁x], √λ[C₂q]), x
@@ -93,8 +93,8 @@ type stepNoise struct {
 //	jme_batch                     fζα√(1 + price·ν)/m        (m = 1, replace: as jme)
 //	joint_clip                    fζ·max(α, β)/m             (λ = τ)
 //
-// For persons it is personSensitivity, with alpha = beta = P. spare is added to the distance of neighbouring means that
-// are clipped again.
+// For persons it is personSensitivity, with alpha = beta = P. spare is added to the distance of neighbouring means if
+// the means are clipped again.
 func (c *Config) sensitivity(nu, clip, alpha, beta, spare float64, adjacency dp.Adjacency) (lambda, s float64) {
 	if c.personal() {
 		return c.personSensitivity(nu, clip, alpha, spare, adjacency)

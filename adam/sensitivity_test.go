@@ -63,9 +63,9 @@ func plus(x, y []float64) []float64 {
 	return z
 }
 
-// worstGradients returns the gradients of a batch of m, and two versions of the first one whose sums, with squares, are
-// as far apart as the theorem says. The others are all ζe₁, and the first is ±ζe₁, or ζe₁ and 0. For m = 1 it returns
-// the worst single vectors.
+// worstGradients returns a batch of m gradients with two versions, x and y, of the first one. The two sums, with
+// squares, are as far apart as the theorem says. All other gradients are ζe₁. The first is ζe₁ and −ζe₁, or ζe₁ and 0.
+// For m = 1 it returns the worst single vectors.
 func worstGradients(m uint64, nu, clip float64, d int, adjacency dp.Adjacency) (others [][]float64, x, y []float64) {
 	x = make([]float64, d)
 	x[0] = clip
@@ -79,9 +79,9 @@ func worstGradients(m uint64, nu, clip float64, d int, adjacency dp.Adjacency) (
 	return others, p.X, p.Y
 }
 
-// TestBatchSensitivity searches for sums of vectors that are farther apart than the closed form says, and finds none;
-// the closed form is attained. It is a random search with refinement over the sum of the other vectors and both
-// versions of one vector, from pairs that include the worst one.
+// TestBatchSensitivity searches for sums of vectors that are farther apart than the closed form says. It must find
+// none, but some as far apart. The search is random, with refinement, over the sum of the other vectors and both
+// versions of one vector. It starts from pairs that include the worst one.
 func TestBatchSensitivity(t *testing.T) {
 	t.Parallel()
 	const clip = 1.7
@@ -137,7 +137,7 @@ func TestBatchSensitivity(t *testing.T) {
 	t.Logf("%d pairs", tried)
 }
 
-// TestClippedMeanSensitivity does the same for vectors of bounded norm and distance.
+// TestClippedMeanSensitivity makes the same kind of search for vectors of bounded norm and distance.
 func TestClippedMeanSensitivity(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(2, 3))
@@ -168,7 +168,7 @@ func TestClippedMeanSensitivity(t *testing.T) {
 						for size := 1.0; size > 1e-6; {
 							u := moved(source, x, size, bound)
 							v := moved(source, y, size, bound)
-							// Move them along their line, back into the allowed distance.
+							// Move x and y along the line between them until they are within the allowed distance.
 							var far float64
 							for i := range u {
 								far += (u[i] - v[i]) * (u[i] - v[i])

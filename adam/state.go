@@ -165,8 +165,8 @@ func (e *Estimator) UnmarshalBinary(data []byte) error {
 	return nil
 }
 
-// ParametersOf returns the parameters in a state of any configuration. They are the parameters after the last step, as
-// public as its release. A following epoch may start from them.
+// ParametersOf returns the parameters in a state of any configuration. They are the parameters after the last step, and
+// as public as that step's release. The next epoch may start from them.
 func ParametersOf(state []byte) ([]float64, error) {
 	r := &bin.Reader{B: state}
 	version, _, _, dim := r.Byte(), r.Uint(), r.Uint(), r.Uint()

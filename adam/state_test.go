@@ -57,7 +57,7 @@ func stateful(m uint64) (all []Config) {
 	return all
 }
 
-// TestRestart restores the states of every method and factorization.
+// TestRestart restores states of every method and factorization, which must continue with the same releases.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	const steps, d = 12, 3
@@ -150,7 +150,7 @@ func TestShards(t *testing.T) {
 	}
 }
 
-// foreign hides the type of the rows of a noise.
+// foreign hides the concrete type of noise rows, so that they do not support cursors.
 type foreign struct{ dp.Noise }
 
 func (f foreign) Row(array string, hidden []int64) dp.Row {
@@ -159,8 +159,8 @@ func (f foreign) Row(array string, hidden []int64) dp.Row {
 
 type hiddenRow struct{ dp.Row }
 
-// TestAllocations counts the allocations of a step. They are the same for one shard and for many, except for draws that
-// need an exact decision, one in two million.
+// TestAllocations counts the allocations of a step. The number is the same for one shard and for many, except for draws
+// that need an exact decision (one draw in two million).
 func TestAllocations(t *testing.T) {
 	count := func(d int) float64 {
 		e := mustNew(t, Config{Clip: 1, Rate: 1, Dim: d, Step: 4}, dp.Params{Mu: 1, Adjacency: dp.Replace})
@@ -175,7 +175,8 @@ func TestAllocations(t *testing.T) {
 		})
 	}
 	few, many := count(100), count(20*shardSize)
-	// A step has a sixth of an exact decision on average, of about 700 allocations; allow six by chance.
+	// On average a step with many parameters has a sixth of an exact decision, which takes about 700 allocations. By
+	// chance it may be six times as many.
 	if few > 20 || many > few+60+700 {
 		t.Errorf("%g allocations a step for 100 parameters, %g for %d", few, many, 20*shardSize)
 	}
@@ -184,7 +185,8 @@ func TestAllocations(t *testing.T) {
 	estimatortest.Allocates(t, e, 0, make([]float64, 100), nil)
 }
 
-// TestStateRefused: estimators with other configurations refuse a state, and the estimator itself refuses damaged ones.
+// TestStateRefused checks that estimators with other configurations refuse a state, and the estimator itself refuses
+// damaged ones.
 func TestStateRefused(t *testing.T) {
 	t.Parallel()
 	p := dp.Params{Mu: 0.8, Adjacency: dp.Replace}
@@ -314,7 +316,7 @@ func TestIdentity(t *testing.T) {
 		}
 	}
 
-	// All fields except the names of columns and the initial parameters, which the plan has.
+	// identity must have all fields except the names of columns and the initial parameters, whose hash is in the plan.
 	config, identity := reflect.TypeFor[Config](), reflect.TypeFor[identity]()
 	for i := range config.NumField() {
 		if _, ok := identity.FieldByName(config.Field(i).Name); !ok {

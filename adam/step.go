@@ -7,9 +7,8 @@ import (
 )
 
 // update holds the public numbers of one step. In this file, a product that is added to something is written
-// float64(x*y). The conversion prevents the compiler from fusing multiplication and addition, which it does on some
-// architectures: a fused operation has different last bits, and the release would differ from the same release computed
-// elsewhere.
+// float64(x*y). On some architectures the compiler would otherwise fuse multiplication and addition. A fused operation
+// has different last bits, so releases would differ between architectures.
 type update struct {
 	first, second float64 // value of a lattice step of each sum in the mean
 	beta1, part1  float64 // β₁, 1−β₁

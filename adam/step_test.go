@@ -11,7 +11,7 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
-// tapped is an estimator whose releases also contain the noisy integer rows that they follow from.
+// tapped is an estimator whose releases also contain the noisy integer rows from which they are computed.
 type tapped struct {
 	*Estimator
 	first, second []float64
@@ -43,7 +43,7 @@ func (t *tapped) Close(n dp.Noise) (*dp.Release, error) {
 	return r, err
 }
 
-// oracle is the optimiser by its definition, from the noisy means alone.
+// oracle computes the optimiser by its definition, from the noisy means alone.
 type oracle struct {
 	c           Config
 	plan        Plan
@@ -219,7 +219,7 @@ func TestSchedule(t *testing.T) {
 	}
 }
 
-// TestDiverging: a step whose parameters overflow fails, and releases nothing.
+// TestDiverging checks that a step whose parameters overflow fails, and releases nothing.
 func TestDiverging(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{"momentum", "pp_debiased"} {

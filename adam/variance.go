@@ -28,7 +28,7 @@ type lags interface {
 	// next returns, for the next step i, Q_ii and Σ_{k<i} β^(i−k) Q_ik².
 	next(beta float64) (own, cross float64)
 	appendTo(w *bin.Writer)
-	// restore sets the state to that after the given number of steps.
+	// restore sets the state to the state after the given number of steps.
 	restore(r *bin.Reader, step uint64)
 }
 
@@ -124,7 +124,7 @@ func (b *buffers) next(beta float64) (own, cross float64) {
 // move sets the symmetric matrix m to AmAᵀ.
 func (b *buffers) move(m []float64) {
 	k := len(b.gap)
-	// Twice m ← (mAᵀ)ᵀ, row by row: A r = Θr − Ω(1ᵀr).
+	// Apply m ← (mAᵀ)ᵀ twice, row by row: A r = Θr − Ω(1ᵀr).
 	for range 2 {
 		for i := range k {
 			row := m[i*k : (i+1)*k]
@@ -166,7 +166,7 @@ type impulse struct {
 	factor   matfact.Factorization
 	response matfact.Filter
 	coef     []float64 // ĉ
-	cov      []float64 // Q_{i,i−h} at h
+	cov      []float64 // entry h is Q_{i,i−h}
 }
 
 func (m *impulse) next(beta float64) (own, cross float64) {
@@ -203,13 +203,13 @@ func (m *impulse) restore(_ *bin.Reader, step uint64) {
 type vNoise struct {
 	// Linear is the standard deviation, divided by ρ₂, if the means of the squares have their own noise.
 	Linear float64
-	// Squared is the standard deviation and Bias the mean of the noise, both divided by ρ₁², if noisy means are squared
-	// and the gradient is 0.
+	// Squared and Bias are the standard deviation and the mean of the noise, both divided by ρ₁², if noisy means are
+	// squared and the gradient is 0.
 	Squared, Bias float64
 }
 
-// newVNoise returns the vNoise of step t for decay beta2 and noise correlated by f, which is C₂ for Linear and C₁ for
-// the others. Cost: O(t) for a BLT, with k² a step for k buffers; O(t²) for a square root.
+// newVNoise returns the vNoise of step t for decay beta2 and noise correlated by f. f is C₂ for Linear and C₁ for
+// Squared and Bias. Cost: O(t) for a BLT, with k² a step for k buffers; O(t²) for a square root.
 func newVNoise(f matfact.Factorization, beta2 float64, t uint64) vNoise {
 	s := newSquared(f, beta2)
 	for range t {

@@ -38,8 +38,9 @@ func TestVNoise(t *testing.T) {
 	}
 }
 
-// TestUnbiased runs steps without gradients. For the methods that claim it, the mean of v̂ over keys is 0, and its
-// deviation is the stated one, also with correlated noise. 20 000 values for each, α = 10⁻⁹.
+// TestUnbiased runs steps without gradients. For the methods that claim an unbiased v̂, the mean of v̂ over keys must
+// be 0, and its standard deviation the stated one, also with correlated noise. Each method gets 20 000 values; α =
+// 10⁻⁹.
 func TestUnbiased(t *testing.T) {
 	t.Parallel()
 	const d, steps, runs = 20, 6, 1000
@@ -99,8 +100,8 @@ func (e *Estimator) peekLast() update {
 	return e.peek()
 }
 
-// TestExpectedError compares the formulas with simulations: 40 000 streams of 5 gradients on the border of the ball, d
-// = 3, ζ ≠ 1.
+// TestExpectedError compares the formulas with simulations: 40 000 streams of 5 gradients on the border of the ball,
+// with d = 3 and ζ ≠ 1.
 func TestExpectedError(t *testing.T) {
 	t.Parallel()
 	const d, steps, runs, clip, mu, beta2 = 3, 5, 40000, 1.3, 1.1, 0.9

@@ -17,17 +17,18 @@ import (
 //	ridge = max(0, s_G·√(d·log(2d²/ϱ)) − λ̃)
 //	θ = (XᵀX + N + ridge·I)⁻¹(XᵀY + noise)
 //
-// Each release has noise of s times its sensitivity. The sensitivity is 1 for λ_min, √S for XᵀX in the Frobenius norm
-// (N is symmetric, with s_G = s√S on its diagonal), and S for XᵀY, where S = 1 under zero-out and 2 under replace.
+// The noise of each release is s times the release's sensitivity. The sensitivity is 1 for λ_min, √S for XᵀX in the
+// Frobenius norm (N is symmetric, with s_G = s√S on its diagonal), and S for XᵀY, where S = 1 under zero-out and 2
+// under replace.
 //
-// Privacy: three exact Gaussian releases on lattices, together √3/s-Gaussian private; without the test of λ_min two
-// releases, together √2/s-Gaussian private. There is no event in which the guarantee fails.
+// Privacy: three exact Gaussian releases on lattices, together √3/s-Gaussian private. Without the test of λ_min there
+// are two releases, together √2/s-Gaussian private. The guarantee never fails, not even with a small probability.
 // Cost: O(nd²) time, O(d²) memory in addition to the window, which it overwrites.
 // Source: Wang (2018) as in Lev et al., Algorithm 6.
 type adasspSolver struct {
 	params dp.Params
 	s      float64
-	shift  float64 // in units of s; 0 without the test
+	shift  float64 // margin of the test in units of s; 0 without the test
 	test   bool
 }
 
@@ -132,7 +133,7 @@ func (s *adasspSolver) prepare(w *Data) (solution, error) {
 }
 
 // ridgeFor returns max(0, s·√(d·log(2d²/ϱ)) − λ̃). The norm of the noise matrix exceeds the first term with probability
-// at most ϱ; λ̃ is the part that the data already contribute.
+// at most ϱ. λ̃ is subtracted because the data contribute at least that much.
 func ridgeFor(s, lambda, d, failure float64) float64 {
 	return max(0, float64(s*math.Sqrt(d*newton.Log(2*d*d/failure)))-lambda)
 }

@@ -29,7 +29,7 @@ func keyed(b testing.TB) func() dp.Noise {
 	}
 }
 
-// plainDescent is T steps of gradient descent without privacy, as one would write it.
+// plainDescent is T steps of gradient descent without privacy, in the plainest code.
 func plainDescent(w *Data, theta, g []float64, steps int, rate float64) {
 	d := w.dim
 	for range steps {
@@ -49,8 +49,8 @@ func plainDescent(w *Data, theta, g []float64, steps int, rate float64) {
 	}
 }
 
-// BenchmarkNewton measures newton over a window, on one processor. The rival does the same number of passes of plain
-// gradient descent over the same rows, and one Gram matrix.
+// BenchmarkNewton measures newton over a window, on one processor. The rival computes a Gram matrix and makes the same
+// number of passes of plain gradient descent over the same rows.
 func BenchmarkNewton(b *testing.B) {
 	for _, shape := range [][2]int{{36_000, 8}, {13_500, 26}} {
 		n, d := shape[0], shape[1]
@@ -80,7 +80,7 @@ func BenchmarkNewton(b *testing.B) {
 	}
 }
 
-// BenchmarkNewtonTwo measures newton on two processors against one.
+// BenchmarkNewtonTwo compares newton on two processors with newton on one.
 func BenchmarkNewtonTwo(b *testing.B) {
 	if runtime.NumCPU() < 2 {
 		b.Skip("one processor")
@@ -105,8 +105,8 @@ func BenchmarkNewtonTwo(b *testing.B) {
 	rival.Compare(b, n, solve(2), "one", solve(1))
 }
 
-// BenchmarkIHM measures iterative Hessian mixing with the square of its sketch drawn. It compares with sketches that
-// are computed explicitly, and with the normal equations without privacy, from the same sums and from gonum's.
+// BenchmarkIHM measures iterative Hessian mixing that draws the squares of its sketches. Rivals are the method with
+// explicit sketches, and the normal equations without privacy, from this package's sums and from gonum's.
 func BenchmarkIHM(b *testing.B) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	const n, d = 1 << 17, 90
@@ -126,7 +126,7 @@ func BenchmarkIHM(b *testing.B) {
 		b.Fatal(err)
 	}
 	noise, used := keyed(b), w.clone()
-	fresh := func() { // because a solver takes over the rows' memory
+	fresh := func() { // a solver takes over the rows' memory, so each run needs a copy
 		copy(used.x, w.x)
 		copy(used.y, w.y)
 	}
@@ -147,7 +147,7 @@ func BenchmarkIHM(b *testing.B) {
 		forward(l, theta)
 		backward(l, theta)
 	}
-	// The same with another library: a rival that does not change together with this package.
+	// The normal equations with another library: a rival that does not change together with this package.
 	rows := blas64.General{Rows: n, Cols: d, Stride: d, Data: slices.Clone(w.x)}
 	target := blas64.Vector{N: n, Inc: 1, Data: slices.Clone(w.y)}
 	square := blas64.Symmetric{Uplo: blas.Lower, N: d, Stride: d, Data: make([]float64, d*d)}

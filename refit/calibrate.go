@@ -12,7 +12,8 @@ import (
 type Accounting string
 
 const (
-	// Exact uses the exact curve of all releases together. It does not exist for sketches of sketches.
+	// Exact uses the exact curve of all releases together. It does not exist for fast-ihm, whose sketches are sketches
+	// of a fast transform.
 	Exact Accounting = "exact"
 	// RDP adds up the Rényi curves of all releases and converts the sum once.
 	RDP Accounting = "rdp"
@@ -44,7 +45,7 @@ type sketchNoise struct {
 // of sensitivity 1 at γ/√k.
 //
 // With exact and rdp, γ is the smallest one at which all releases together are (ε, δ)-private. share is the part of the
-// budget for sketches and test, at small orders; it fixes σ for each γ:
+// budget that sketches and test get, measured at small Rényi orders; it fixes σ for each γ:
 //
 //	share : 1−share = (k/γ²)(TS/4 + ½[test]) : TS²/(2σ²)
 //
@@ -53,7 +54,8 @@ type sketchNoise struct {
 //
 // Errors: share is outside (0, 1); ε or δ is missing; acc is paper, under replace or where the claim of the paper does
 // not hold.
-// Mixing", Section 3 and Appendix C, for paper; docs/theory/refit.md.
+// Source: Lev et al., "Near-Optimal Private Linear Regression via Iterative Hessian Mixing", Section 3 and Appendix C,
+// for paper; docs/theory/refit.md.
 func calibrateIHM(acc Accounting, p dp.Params, k, iterations int, share float64, test bool) (sketchNoise, error) {
 	if err := checkParams(p); err != nil {
 		return sketchNoise{}, err
@@ -153,9 +155,9 @@ func calibrateMixing(acc Accounting, p dp.Params, k int) (sketchNoise, error) {
 // sketch together are still (ε, δ)-private. It assumes that the test showed λ_min ≥ λ ≥ γ.
 //
 // Privacy: k̃ depends on the private λ. So test and sketch must each be private alone, and their ε and δ are added up,
-// as in the paper's calibration. The guarantee is (ε, δ) itself, because no single cost covers every k̃. It would not
-// suffice that the test is (ε, δ)-private together with each fixed k̃: the choice of k̃ depends on the privacy that the
-// test has already lost.
+// as in the paper's calibration. The guarantee is (ε, δ) itself, because no single cost covers every k̃. To calibrate
+// the test together with each fixed k̃ would not suffice: the choice of k̃ depends on how much privacy the test has
+// already lost.
 // Errors: acc is not paper.
 // Source: as [calibrateMixing], Algorithm 5. Here λ is in units of the squared bound on the norm of rows; the paper
 // compares it without units.
@@ -197,8 +199,8 @@ func dynamicRows(acc Accounting, p dp.Params, n sketchNoise, k int, lambda float
 	return lo, nil
 }
 
-// paper completes a paper's calibration. It refuses one that is not (ε, δ)-private: the papers' Gaussian formula is
-// proven only for ε ≤ 1.
+// paper completes the calibration of the method's paper. It refuses a calibration that is not (ε, δ)-private, because
+// the papers' Gaussian formula is proven only for ε ≤ 1.
 func (n sketchNoise) paper(p dp.Params, test bool, tau float64) (sketchNoise, error) {
 	if p.Adjacency != dp.ZeroOut {
 		return sketchNoise{}, errPaper
@@ -235,7 +237,7 @@ func mixingRows(d int, delta float64) int {
 	return int(2.5 * max(float64(d), math.Log(2/(delta/10))))
 }
 
-// gaussianTau returns √(2 log(parts/δ)), the number of standard deviations in the papers.
+// gaussianTau returns √(2 log(parts/δ)), the number of standard deviations by which the papers lower λ_min.
 func gaussianTau(parts, delta float64) float64 { return math.Sqrt(2 * math.Log(parts/delta)) }
 
 // checkParams refuses parameters without ε and δ.
@@ -250,7 +252,7 @@ func checkParams(p dp.Params) error {
 	return err
 }
 
-// tail returns the probability bad with which a test of λ_min may fail, and the τ for it.
+// tail returns bad, the probability with which a test of λ_min may fail, and the τ that belongs to it.
 func tail(acc Accounting, p dp.Params, test bool) (bad, tau float64, err error) {
 	switch {
 	case acc != Exact && acc != RDP:
@@ -283,8 +285,8 @@ func sketchWithin(p dp.Params, rows int, gamma, eps, delta float64) (bool, error
 	return spent <= eps, err
 }
 
-// leastGamma returns the smallest allowed γ above lower, rounded up by at most 10⁻¹³ of it. If some γ is allowed, all
-// larger ones must be allowed too.
+// leastGamma returns the smallest allowed γ above lower, rounded up by at most 10⁻¹³ of it. The caller must ensure that
+// if some γ is allowed, all larger ones are allowed too.
 func leastGamma(lower float64, allowed func(gamma float64) (bool, error)) (float64, error) {
 	hi := 4.0
 	for {

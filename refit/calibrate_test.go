@@ -20,8 +20,8 @@ func grid(f func(p dp.Params, k, iterations int)) {
 	}
 }
 
-// TestCalibrations: calibrated noise is within its guarantee and near its limit: with a γ smaller by 0.1 %, and the
-// rest in proportion, it is not private. Better accounting needs less noise.
+// TestCalibrations checks that calibrated noise keeps the guarantee, but barely: if γ and the other noise are 0.1 %
+// smaller, the guarantee fails. Better accounting must need less noise.
 func TestCalibrations(t *testing.T) {
 	t.Parallel()
 	check := func(what string, acc Accounting, p dp.Params, cost dp.Cost, smaller func() dp.Cost) {
@@ -68,7 +68,7 @@ func TestCalibrations(t *testing.T) {
 					t.Errorf("%+v: %v", p, err)
 					return
 				}
-				// The paper's noise is twice too large: scale its γ and σ by the same factor to the limit of the
+				// The paper's noise is twice too large. So scale its γ and σ by the same factor, to the limit of the
 				// guarantee.
 				ok, err := dp.Cost{Adjacency: p.Adjacency, Mu: n.Cost.Mu * 1.5, Rows: n.Cost.Rows,
 					Gamma: n.Cost.Gamma / 1.5, BadDelta: n.Cost.BadDelta}.Within(p.Epsilon, p.Delta)
@@ -129,8 +129,8 @@ func TestCalibrations(t *testing.T) {
 	})
 }
 
-// TestReplacedRows: by their Rényi curve, sketch rows that protect replaced records need a γ that is larger by about
-// 1.29 at ε = 1.
+// TestReplacedRows checks, by the Rényi curve, that sketch rows need a γ about 1.29 times as large at ε = 1 if they
+// protect replaced records.
 func TestReplacedRows(t *testing.T) {
 	gamma := func(a dp.Adjacency) float64 {
 		p := dp.Params{Epsilon: 1, Delta: 1e-9, Adjacency: a}
@@ -147,8 +147,8 @@ func TestReplacedRows(t *testing.T) {
 
 // TestOverspent computes the real cost of calibrations in the literature.
 func TestOverspent(t *testing.T) {
-	// A dynamic number of rows, compared without the norm bound C² = 2. At λ̃ = γ this is half of γ in units of C²,
-	// with as many rows as λ̃ itself would permit. The claims are ε of 0.5, 1 and 2.
+	// First fault: a dynamic number of rows is chosen without the norm bound C² = 2. Then λ̃ = γ is only half of γ in
+	// units of C², but the sketch gets as many rows as λ̃ itself would permit. The claimed ε are 0.5, 1 and 2.
 	for eps, want := range map[float64]float64{0.5: 0.73, 1: 1.48, 2: 3.04} {
 		p := params(eps, 1e-8)
 		n, err := calibrateMixing(Paper, p, 102)
@@ -167,7 +167,7 @@ func TestOverspent(t *testing.T) {
 		if spent += classical(p.Delta/3, 102, n.Gamma); math.Abs(spent-want) > 0.02*want {
 			t.Errorf("at ε = %g, with the wrong units, the cost is %.4f, want %.4f", eps, spent, want)
 		}
-		// The rule of this package costs exactly its budget.
+		// The rule of this package costs exactly the budget.
 		honest, err := dynamicRows(Paper, p, n, 102, 1.3*n.Gamma)
 		if err != nil {
 			t.Fatal(err)
@@ -197,7 +197,7 @@ func TestOverspent(t *testing.T) {
 		const kT, delta = 800, 1e-10
 		l := math.Log(3 / delta)
 		gamma := (2*kT + 25*l) / (8 * eps)
-		// The second branch of the displayed bound, for which it is made.
+		// This is the second branch of the bound that the paper displays; it applies here.
 		spent := kT/(4*gamma) + 25*l/(8*gamma-25)
 		if spent < eps {
 			t.Errorf("γ₂ spends %.4f of ε = %g", spent, eps)
@@ -214,7 +214,7 @@ func TestTail(t *testing.T) {
 	}
 }
 
-// TestDynamicRows: only a sketch with its own guarantee may depend on the test.
+// TestDynamicRows checks that the number of rows depends on the test only if the sketch alone has a guarantee.
 func TestDynamicRows(t *testing.T) {
 	t.Parallel()
 	p := params(0.5, 1e-6)

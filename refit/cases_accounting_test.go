@@ -56,7 +56,7 @@ func caseCurves(t *testing.T, c cases.Case) {
 	check("phi_fast_q", fast(in.Q), want.Fast)
 	limit("alpha_max_fast_q1", fast(1), want.AlphaMax1)
 	limit("alpha_max_fast_q", fast(in.Q), want.AlphaMax)
-	// Without a bound on m̂, a row has the curve of a dense row at γ = 1/β.
+	// If m̂ has no bound, a row has the Rényi curve of a dense row at γ = 1/β.
 	beta := 2/math.Sqrt(in.Gamma) - 1/in.Gamma
 	check("phi_inf", dp.Term{Kind: dp.KindSketchRow, Gamma: 1 / beta}, want.Unbounded)
 }
@@ -172,8 +172,8 @@ func caseJoint(t *testing.T, c cases.Case) {
 	}
 	c.Read(t, &in, &want)
 	rel := relative(t, c)
-	// We leave half of δ to the failure of a test. If the case leaves another part, calibrate for a δ such that the
-	// rest is its half; τ is then the only difference.
+	// We reserve half of δ for the failure of a test. If the case reserves another part, calibrate for twice the δ that
+	// remains in the case; then τ is the only difference.
 	p := params(in.Epsilon, in.Delta)
 	if in.Test {
 		p.Delta *= 2 * (1 - in.Tail)
@@ -220,7 +220,7 @@ func caseFastMixEpsilon(t *testing.T, c cases.Case) {
 		t.Fatal(err)
 	}
 	cases.Near(t, "exact", got, want.Exact, rel, 0)
-	// Theorem 1 of the paper, for γ > 25/8.
+	// What follows is Theorem 1 of the paper, which needs γ > 25/8.
 	if in.Gamma <= 25./8 {
 		if want.Displayed != nil {
 			t.Errorf("the displayed bound holds for γ > 25/8")

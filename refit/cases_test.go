@@ -189,7 +189,7 @@ func caseIHM(t *testing.T, c cases.Case) {
 	}
 }
 
-// plainGradient is Σ x·clip_C(y − xᵀθ) + sigma·z in float64.
+// plainGradient returns Σ x·clip_C(y − xᵀθ) + sigma·z, computed in float64.
 func plainGradient(x [][]float64, y, theta []float64, c, sigma float64, z []float64) []float64 {
 	g := make([]float64, len(theta))
 	vector.Axpy(g, sigma, z)
@@ -300,7 +300,7 @@ func caseDescent(t *testing.T, c cases.Case) {
 	}
 }
 
-// caseGradientClip is caseDescent with each record's gradient shortened, as in package sgd.
+// caseGradientClip is caseDescent, but shortens each record's gradient, as package sgd does.
 func caseGradientClip(t *testing.T, x [][]float64, y []float64, rate, sigma, clip float64, noise [][]float64,
 	want []float64) {
 	n := float64(len(x))

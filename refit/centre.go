@@ -30,19 +30,19 @@ const (
 //	m = k_x·a/n̂₀, shortened to norm R₀,   k_x = max(0, 1 − 1.5·d·s_x²/‖a‖²)
 //	y₀ = clip(k_y·b/n̂₀, ±1),              k_y = max(0, 1 − 2.5·s_y²/b²)
 //
-// A centre that is mostly noise becomes 0. The linear model is the same for every centre, because its constant absorbs
-// the centre.
+// A centre that is mostly noise becomes 0. Every centre gives the same linear model, because the model's constant
+// absorbs the centre.
 //
-// Privacy: given earlier releases, a row moves hist0 by 1, or by √2 under replace. It moves the sum of shortened rows
-// by at most S·R₀, exactly, because rows are integers on a lattice, and the sum of the targets by at most S. The three
-// releases together cost 0.1 of μ², under both adjacencies. Null rows are skipped.
+// Privacy: given earlier releases, a row moves hist0 by 1, or by √2 under replace. It moves the sum of the targets by
+// at most S, and the sum of shortened rows by at most S·R₀. The latter is exact, because rows are integers on a
+// lattice. The three releases together cost 0.1 of μ², under both adjacencies. Null rows are skipped.
 // Cost: O(nd) time, O(d) memory in addition to the window, which it overwrites.
 // Source: ours; docs/theory/refit.md.
 type centring struct {
 	mu        float64
 	adjacency dp.Adjacency
 	bits      int
-	rows      dp.Lattice // of rows in units of R₀
+	rows      dp.Lattice // lattice of rows in units of R₀
 }
 
 // newCentring returns the centring of a mechanism whose total budget is μ.

@@ -14,7 +14,7 @@ import (
 )
 
 // centredWindow is auditWindow for a model with an intercept: rows and targets are far from 0, and some valid rows are
-// zeros.
+// all zeros.
 func centredWindow(n, d int, seed uint64) [][]float64 {
 	rows := auditWindow(n, d, seed)
 	for i, row := range rows {
@@ -30,8 +30,8 @@ func centredWindow(n, d int, seed uint64) [][]float64 {
 	return rows
 }
 
-// centredPairs returns neighbouring records: those of pairsFor, and the worst ones for the centring, with full norm and
-// target. Valid rows of zeros are not null rows.
+// centredPairs returns pairs of neighbouring records: those of pairsFor, and the worst pairs for the centring, with
+// full norm and target. Valid rows of zeros are not null rows.
 func centredPairs(d int, a dp.Adjacency) []audit.Pair {
 	all := pairsFor(d, a)
 	zeros := make([]float64, d+1)
@@ -62,9 +62,9 @@ func centredPairs(d int, a dp.Adjacency) []audit.Pair {
 }
 
 // TestCentredCoupling is the replayed-transcript audit of newton with an intercept, for the whole trajectory. Windows
-// hold records, only null records, or records that jump. Neighbouring windows must release the same under noise that is
-// at most μ apart, and under zero-out the worst pair must reach μ. With STREAMDP_SLOW=1 it takes windows of both sizes
-// with both μ.
+// hold records, only null records, or records that jump. For neighbouring windows there must be noise, at most μ apart,
+// with which their releases are equal. Under zero-out the worst pair must reach μ. With STREAMDP_SLOW=1 the test audits
+// windows of both sizes with both μ.
 func TestCentredCoupling(t *testing.T) {
 	t.Parallel()
 	for _, a := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
@@ -78,7 +78,7 @@ func TestCentredCoupling(t *testing.T) {
 					const d = 2
 					r := auditRefit(t, "newton", d, n, true, dp.Params{Mu: mu, Adjacency: a})
 					subject, keys := describe(t, r), auditKeys(byte(a))
-					jump := centredWindow(n, d, 3) // the second half is ten times as far out
+					jump := centredWindow(n, d, 3) // its second half has values ten times as large
 					for _, row := range jump[n/2:] {
 						for j := range row {
 							row[j] *= 10
@@ -185,7 +185,7 @@ func TestCentredMutants(t *testing.T) {
 			})
 		}},
 		"the constant inside the matrix": {noise: func(r *Refit, n dp.Noise) dp.Noise {
-			// A constant of half the norm R makes R² a quarter larger; the noise stays unchanged.
+			// The constant of half the norm R adds a quarter to R²; the noise stays unchanged.
 			return noiseFunc(func(name string, hidden []int64) dp.Row {
 				if name == "newton/gram" {
 					for k := range hidden {
@@ -223,8 +223,8 @@ func TestCentredMutants(t *testing.T) {
 	}
 }
 
-// TestCentre: with almost no noise, the centres are the means of the valid rows; with noise only, they are 0. Rows and
-// targets are moved by them; null rows are not.
+// TestCentre checks that with almost no noise, the centres are the means of the valid rows; with noise only, they are
+// 0. The centres are subtracted from valid rows and targets, not from null rows.
 func TestCentre(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(1, 2))

@@ -34,48 +34,44 @@ type Config struct {
 	// Accounting is "exact", "rdp" or "paper", for "adassp" also "analytic". The default is "exact", or "rdp" for
 	// "fast-ihm", which has no exact accounting. "newton" allows only "exact".
 	Accounting Accounting
-	// Share is the share of the budget for sketches, in (0, 1); default 0.2. For "ihm" and
-	// "fast-ihm".
+	// Share is the share of the budget that "ihm" and "fast-ihm" spend on sketches, in (0, 1); default 0.2.
 	Share float64
-	// Rows is the number of rows of a sketch; 0 lets the package choose. For "ihm", "linmix"
-	// and "fast-ihm".
+	// Rows is the number of rows of a sketch of "ihm", "linmix" and "fast-ihm"; 0 lets the package choose.
 	Rows int
-	// Iterations is the number of iterations. 0, the default, means 3, or 4 for "fast-ihm". For "ihm", "fast-ihm" and
-	// "dp-gd-residual".
+	// Iterations is the number of iterations of "ihm", "fast-ihm" and "dp-gd-residual". 0, the default, means 3, or 4
+	// for "fast-ihm".
 	Iterations int
-	// EigenTest spends budget on the smallest eigenvalue. A window whose rows vary in every
-	// direction then gets less noise. For "ihm" and "adassp".
+	// EigenTest makes "ihm" and "adassp" spend budget on the smallest eigenvalue. A window whose rows vary in every
+	// direction then gets less noise.
 	EigenTest bool
-	// Debias corrects the mean of an inverted sketch. With EigenTest it does so only if the sketch had no noise. For
-	// "ihm".
+	// Debias makes "ihm" correct the mean of an inverted sketch; with EigenTest, only if the sketch had no noise.
 	Debias bool
-	// Pool averages the sketches of all iterations so far. For "ihm".
+	// Pool makes "ihm" average the sketches of all iterations so far.
 	Pool bool
-	// ResidualClip bounds residuals, in scaled units. 0 means ClipY. For "ihm", "fast-ihm" and "dp-gd-residual".
+	// ResidualClip is the bound on residuals of "ihm", "fast-ihm" and "dp-gd-residual", in scaled units. 0 means ClipY.
 	ResidualClip float64
-	// Transforms is the number of fast transforms, 1 or Iterations. Default 1. For
-	// "fast-ihm".
+	// Transforms is the number of fast transforms of "fast-ihm", 1 or Iterations. Default 1.
 	Transforms int
-	// Ratio is the number of rows of the fast transform, in units of max(d, log(4T/ϱ)) with
-	// ϱ = δ/10; default 4. For "fast-ihm".
+	// Ratio is the number of rows of the fast transform, in units of max(d, log(4T/ϱ)) with ϱ = δ/10; default 4. It is
+	// for "fast-ihm".
 	Ratio float64
 	// Radius bounds the norm of the coefficients; 0 means no bound. Its unit is ClipY divided by the bound on a row of
 	// features with its constant. With a radius, "ihm" needs no pass over the rows and does not store them; "dp-gd"
 	// uses it to bound its clip norm.
 	Radius float64
 
-	// Dense computes sketches explicitly; otherwise only their squares are drawn. The distribution is equal, but it
-	// takes tens of times longer. For comparisons, with "ihm" without a radius.
+	// Dense computes sketches explicitly; otherwise only their squares are drawn. Both have the same distribution, but
+	// Dense takes tens of times longer. It is for comparisons, with "ihm" without a radius.
 	Dense bool
 	// Partitions is the number of partitions whose records are added to separate parts and then merged; see
-	// [Refit.NewPart]. Window and Stride then count slots of each partition; Most counts slots of all partitions. 0
-	// means that all records come from one log.
+	// [Refit.NewPart]. Window and Stride then count slots of each partition; Most counts slots of all partitions. If
+	// Partitions is 0, all records come from one log.
 	Partitions uint64
-	// Most says that windows end by something other than a number of slots, for example a clock: each call of
+	// Most, if not 0, says that something other than a number of slots ends a window, for example a clock: each call of
 	// [Refit.Close] ends one. A window then has any number of slots from 0 to Most, in all partitions together, and
 	// Window and Stride must be 0. If Most is 0, a window has Window slots.
 	Most uint64
-	// Columns are the names of a row's numbers.
+	// Columns are the names of the columns of a row.
 	Columns []string
 	// Horizon is the number of windows of the epoch; 0 means no end. Endless says that windows continue after Horizon.
 	Horizon uint64
@@ -215,7 +211,7 @@ func (c *Config) Values() []string {
 	return names
 }
 
-// belongs lists the solvers of each key that not all solvers have.
+// belongs lists the solvers that have a key. It has an entry for each key that not all solvers have.
 var belongs = map[string][]string{
 	"share":         {"ihm", "fast-ihm"},
 	"rows":          {"ihm", "linmix", "fast-ihm"},

@@ -25,7 +25,7 @@ func TestForeignPlans(t *testing.T) {
 	}
 }
 
-// TestFaults: all faults of a configuration are reported at once.
+// TestFaults checks that all faults of a configuration are reported at once.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	check := func(f func(c *Config), keys ...string) {

@@ -6,11 +6,11 @@ import (
 )
 
 // Data is a window of regression rows in the unit ball: features x ∈ ℝᵈ with ‖x‖₂ ≤ 1 and a target |y| ≤ 1. A null row
-// is all zeros, but its position counts. For newton with an intercept, the last feature is a constant that this bound
-// does not include.
+// is all zeros, but its position counts. For newton with an intercept, the last feature is a constant, and the bound
+// holds for the other features.
 //
-// Rows are clipped when they are added, and sensitivities rely on these bounds. Solvers that test norms in integers do
-// not need them.
+// Rows are clipped when they are added, and sensitivities rely on the bounds. Only solvers that test norms in integers
+// do not need them.
 type Data struct {
 	dim  int
 	x, y []float64

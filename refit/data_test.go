@@ -174,8 +174,8 @@ func runs(w *Data) int {
 	return 150
 }
 
-// seedOf returns a seed for each data set and solver. A single set and solver leaves its tolerance of three standard
-// errors by chance for one seed in 370. So a hundred of them all pass for three seeds in four.
+// seedOf returns a seed for each data set and solver. By chance, a single comparison exceeds its tolerance of three
+// standard errors for one seed in 370. So a hundred comparisons all pass for three seeds in four.
 func seedOf(words ...string) uint64 {
 	h := fnv.New64a()
 	for _, word := range words {
@@ -354,8 +354,8 @@ func caseCentredMSE(t *testing.T, c cases.Case) {
 	}
 }
 
-// TestNorm: the norm has the same bits as one that scales the numbers by Ldexp one by one, for numbers of every
-// magnitude and for none.
+// TestNorm compares norm with a version that scales the numbers by Ldexp one by one. The bits must be the same for
+// numbers of every magnitude, and for an empty vector.
 func TestNorm(t *testing.T) {
 	t.Parallel()
 	slow := func(x []float64) (float64, bool) {

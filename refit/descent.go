@@ -17,13 +17,14 @@ import (
 // Privacy: T exact Gaussian releases of sensitivity S·C on a lattice are together S√T/σ-Gaussian private. The number n
 // of positions is public.
 // Cost: O(Tnd) time. It overwrites the window and needs no further memory.
-// Source: Lev et al., Algorithm 7. The source gives σ for replaced records, but compares with methods for zeroed ones.
+// Source: Lev et al., Algorithm 7. The source gives σ for replaced records, but compares with methods that protect
+// zeroed records.
 type descentSolver struct {
 	params     dp.Params
 	iterations int
 	clip       float64
 	rate       float64
-	sigma      float64 // in units of C
+	sigma      float64 // standard deviation of the noise, in units of C
 }
 
 // calibrateDescent returns σ: S√T/μ for exact. For paper, under replace, it is the simple bound of concentrated

@@ -42,8 +42,8 @@ func extremes() map[string][][]float64 {
 	}
 }
 
-// TestExtremeWindows: no window causes a panic or an error, which would stop the daemon. Only the empty window may lack
-// a finite solution. This holds with large noise and with nearly none.
+// TestExtremeWindows closes windows that are hard for arithmetic, with large noise and with almost none. None may cause
+// a panic or an error, which would stop the daemon. Only the empty window may lack a finite solution.
 func TestExtremeWindows(t *testing.T) {
 	t.Parallel()
 	windows := extremes()
@@ -83,7 +83,7 @@ func TestExtremeWindows(t *testing.T) {
 	}
 }
 
-// TestProcessors: releases have the same bits on any number of processors.
+// TestProcessors checks that releases have the same bits on any number of processors.
 func TestProcessors(t *testing.T) {
 	const n, d = 9000, 6
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))

@@ -10,14 +10,14 @@ import (
 	"github.com/streamdp/streamdp/internal/newton"
 )
 
-// fastNoise is the noise of a method with sketches of sketches.
+// fastNoise is the noise of fast-ihm, whose sketches are sketches of a fast transform.
 type fastNoise struct {
 	// Gamma is a lower bound that all eigenvalues of (ZᵀZ + η²I)/C² must satisfy, C² = 1 + 2m̂.
 	Gamma float64
 	// Sigma is the standard deviation of a gradient's noise, for residuals clipped to 1.
 	Sigma float64
-	// Omega is the scale of the Laplace noise on m̂ and λ_min, in units of their sensitivities. Both are moved by Tau
-	// scales to make them bounds.
+	// Omega is the scale of the Laplace noise on m̂ and λ_min, in units of their sensitivities. m̂ is raised and λ_min
+	// is lowered by Tau scales to make them bounds.
 	Omega, Tau float64
 	// Cost is the cost for a record.
 	Cost dp.Cost
@@ -29,9 +29,9 @@ const leastFast = 1.2072
 // calibrateFast returns the noise of fast iterative Hessian mixing with T iterations of sketches of k rows, based on at
 // most T fast transforms. The releases are two Laplace releases for each transform, T·k rows at γ, and T gradients.
 //
-// With rdp, γ is the smallest one at which the sum of the curves is (ε, δ)-private. At small orders, a third of the
-// budget goes to the Laplace releases, and the given share of the rest to the sketches. With probability δ/2 one of the
-// Laplace releases is not a bound. paper gives a third of ε and δ to each part.
+// With rdp, γ is the smallest one at which the sum of the curves is (ε, δ)-private. At small Rényi orders, a third of
+// the budget goes to the Laplace releases. The sketches get the given share of the rest. With probability at most δ/2
+// one of the Laplace releases is not a bound. paper gives a third of ε and δ to each part.
 //
 // Privacy: for zero-out only.
 // Errors: as [calibrateIHM]; acc is exact, for which there is no curve.
@@ -124,8 +124,8 @@ type fastLevels struct {
 //	m̃ = max(0, m̂ + ωΔ̂(τ − z₁)),  λ̃ = max(0, λ̂ − ω(1+2m̃)(τ − z₂)),
 //	η̃² = max(0, γ(1+2m̃) − λ̃)
 //
-// When a row of norm 1 becomes null, m̂ moves by at most Δ̂, and λ̂ by at most 1 + 2m̂ of either neighbour. minus
-// releases x − scale·z, where the array supplies z.
+// When a row of norm 1 becomes null, m̂ moves by at most Δ̂. λ̂ moves by at most 1 + 2m̂, with the m̂ of either
+// neighbour. minus releases x − scale·z, where the array supplies z.
 func (n *fastNoise) levels(m, coherence, lambda float64,
 	minus func(array string, x, scale float64) (float64, error)) (l fastLevels, err error) {
 	scale := n.Omega * coherence
@@ -155,8 +155,9 @@ func laplace(word uint64) float64 {
 }
 
 // releaseLaplace returns x − scale·z on a lattice. The sensitivity of x is scale/ω, and computing x is off by at most
-// err. Rounding and err add to the sensitivity, so they also raise the scale. The result is moved up by τ times that
-// increase. So a caller that counts τ scales counts τ times the actual scale of the noise.
+// err. Rounding and err add to the sensitivity, so they also raise the scale. The caller moves the result by τ times
+// the original scale. So releaseLaplace raises the result by τ times the increase of the scale: then the total is τ
+// times the actual scale.
 //
 // Privacy: as a Laplace mechanism whose scale is ω times the sensitivity, except that the draw is computed in float64.
 func releaseLaplace(n dp.Noise, array string, x, err, scale, omega, tau float64, bits int) (float64, error) {
@@ -181,9 +182,9 @@ func releaseLaplace(n dp.Noise, array string, x, err, scale, omega, tau float64,
 // k₂ rows. There is one transform for all iterations, or one for each.
 //
 // Privacy: as for [calibrateFast], under zero-out, while all bounds hold; the probability that one fails is part of δ.
-// Iterations may have different noise levels, because the numbers that determine the levels are paid for.
+// Iterations may have different noise levels, because the budget includes the releases that determine the levels.
 // Cost: two Walsh–Hadamard transforms of n×d numbers for each transform; O(T(nd + k₂d²)).
-// Errors: [errFailed], at most as often as a bound fails.
+// Errors: [errFailed], with at most the probability that a bound fails.
 // Source: "The Fast Mixing Mechanism for Differential Privacy", Algorithms 1–3.
 // Deviations: rows are padded with zeros; the source discards rows. m̂ is taken over real rows. The second sketch is
 // drawn as a Wishart matrix. There is no maximum over noise levels.

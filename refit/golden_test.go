@@ -16,7 +16,7 @@ import (
 
 // TestGoldenReleases pins every bit of the releases of all solvers, on every architecture and permanently: another
 // version must be able to continue an epoch that one version began, as long as the solver's version is unchanged. Plans
-// are rounded, because calibrations have different last bits elsewhere. The noise is keyed.
+// are rounded, because calibrations have different last bits on other processors. The noise is keyed.
 func TestGoldenReleases(t *testing.T) {
 	source := rand.New(rand.NewPCG(14, 15))
 	rows := make([][]float64, 300)
@@ -24,7 +24,7 @@ func TestGoldenReleases(t *testing.T) {
 		if i%10 == 3 {
 			continue
 		}
-		// NormFloat64 gives different bits elsewhere; multiples of 2⁻¹⁰ do not.
+		// NormFloat64 gives different bits on other processors; multiples of 2⁻¹⁰ do not.
 		a, b, e := float64(source.IntN(4096)-2048)/1024, float64(source.IntN(4096)-2048)/1024,
 			float64(source.IntN(256)-128)/1024
 		rows[i] = []float64{a, a/2 - b/4 + 0.25 + e, b}
@@ -75,7 +75,7 @@ func TestGoldenReleases(t *testing.T) {
 		if got := hex.EncodeToString(h.Sum(nil)[:8]); got != golden[name] {
 			t.Errorf("%q: %q,", name, got)
 		}
-		// The hash of nothing, if the solver states no errors.
+		// If the solver states no standard errors, this is the hash of an empty input.
 		if got := hex.EncodeToString(errors.Sum(nil)[:8]); got != cmp.Or(goldenErrors[name], "e3b0c44298fc1c14") {
 			t.Errorf("errors of %q: %q,", name, got)
 		}

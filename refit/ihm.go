@@ -18,11 +18,11 @@ import (
 // approach the solution of a ridge regression.
 //
 // Privacy: as for [calibrateIHM]. Without a test, η² alone guarantees γ for every window; with a test, γ holds unless
-// the test fails. Gradients and test are exact, on lattices. The sketches multiply data by noise; for that, no
-// guarantee in finite precision is proven.
+// the test fails. Gradients and test are exact, on lattices. The sketches multiply data by noise; no guarantee in
+// finite precision is proven for such products.
 // Cost: O(nd² + d³ + T(nd + d²)) time, O(d²) memory in addition to the window, which it overwrites; with dense, O(Tknd)
 // time. With a radius it makes no pass over the rows.
-// Errors: [errFailed] if a matrix is not positive definite. That happens at most as often as the test fails.
+// Errors: [errFailed] if a matrix is not positive definite. The probability is at most that of a failed test.
 // Source: Lev et al., Algorithm 1.
 // Deviations: X̃ᵀX̃ is drawn directly from its distribution; docs/theory/refit.md.
 type ihmSolver struct {
@@ -32,9 +32,9 @@ type ihmSolver struct {
 	iterations int     // T
 	clip       float64 // C, in units of the target's bound
 	ridge      bool    // subtract η²θ_t
-	debias     bool    // correct the mean of H⁻¹ if nothing was added to XᵀX
+	debias     bool    // correct the mean of H⁻¹ if no noise was added to XᵀX
 	pool       bool    // H_t is the mean of all sketches so far
-	radius     float64 // keep iterates in this ball and compute gradients from sums; 0: off
+	radius     float64 // keep iterates in the ball of this radius and compute gradients from sums; 0: off
 	dense      bool    // compute the sketches explicitly
 }
 
@@ -173,8 +173,8 @@ func (i *iteration) factor(t, d int) float64 {
 	return (k - float64(d) - 1) / k
 }
 
-// wishartSketches draws the Hessian of each iteration. covariance returns the Cholesky factor of the covariance of the
-// iteration's rows, and the bits of the numbers that it was computed from.
+// wishartSketches draws the Hessian of each iteration. Its argument `covariance` returns the Cholesky factor of the
+// covariance of an iteration's rows, and the bits of the numbers from which the factor was computed.
 func (s *ihmSolver) wishartSketches(name string, d int, noise dp.Noise,
 	covariance func(t int) (l []float64, hidden []int64)) func(t int) (hessian, error) {
 	pooled := make([]float64, d*d)

@@ -30,8 +30,8 @@ func window(n, d int, seed uint64) *Data {
 	return w
 }
 
-// TestWishartLaw compares functionals of an explicit sketch and of one whose square is drawn, by the Kolmogorov
-// distance of two samples.
+// TestWishartLaw compares an explicit sketch with one whose square is drawn: the Kolmogorov distance between samples of
+// some functionals must be small.
 func TestWishartLaw(t *testing.T) {
 	t.Parallel()
 	const n, d, k, eta, draws = 40, 3, 9, 0.4, 4000
@@ -88,8 +88,8 @@ func TestWishartLaw(t *testing.T) {
 	}
 }
 
-// TestLambda: the released λ is the eigenvalue plus noise of the stated deviation, and a lower bound with the stated
-// probability.
+// TestLambda checks that the released λ is the eigenvalue plus noise of the stated standard deviation, and that it is a
+// lower bound with the stated probability.
 func TestLambda(t *testing.T) {
 	t.Parallel()
 	const lambda, sd, tau, draws = 300.0, 20.0, 1.5, 20_000
@@ -162,8 +162,8 @@ func TestLaplace(t *testing.T) {
 	}
 }
 
-// TestBounds: bounds of λ_min and m̂ fail at most as often as their τ says, even if computing λ is very inexact, as for
-// windows of 2³¹ rows, that the noise is one and a half times as large.
+// TestBounds checks that the bounds of λ_min and m̂ fail at most as often as their τ says. This must hold even if
+// errors in computing λ raise the noise to one and a half times its size, as for windows of 2³¹ rows.
 func TestBounds(t *testing.T) {
 	t.Parallel()
 	const x, err, scale, draws = 1e4, 0.25, 20.0, 40_000
@@ -197,7 +197,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestFarOut: a number outside the lattice causes no error, because an error would reveal it.
+// TestFarOut checks that a number outside the lattice causes no error, because an error would reveal it.
 func TestFarOut(t *testing.T) {
 	t.Parallel()
 	for _, x := range []float64{1e13, -1e13, 1e300, -1e300} {
@@ -215,8 +215,8 @@ func TestFarOut(t *testing.T) {
 	}
 }
 
-// TestRadius: if no residual exceeds its bound, gradients from sums equal gradients from rows. Iterates never leave the
-// ball.
+// TestRadius checks that gradients from sums equal gradients from rows if no residual exceeds its bound, and that
+// iterates never leave the ball.
 func TestRadius(t *testing.T) {
 	t.Parallel()
 	w := window(500, 4, 5)
@@ -298,7 +298,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// TestNonPrivate: the baselines are near least squares.
+// TestNonPrivate checks that the solvers without privacy come near least squares.
 func TestNonPrivate(t *testing.T) {
 	t.Parallel()
 	w := window(700, 4, 8)
@@ -319,7 +319,7 @@ func TestNonPrivate(t *testing.T) {
 	if _, err := IHS(w, 3, 8, false, newQuick(1)); err == nil {
 		t.Error("a sketch of fewer rows than features")
 	}
-	// Dependent columns have the shortest solution; a window without rows has the solution 0.
+	// With linearly dependent columns the solution must be the shortest; without rows it must be 0.
 	double := NewData(2, 10)
 	for i := range 10 {
 		x := float64(i)/20 - 0.2
@@ -334,7 +334,7 @@ func TestNonPrivate(t *testing.T) {
 	}
 }
 
-// TestBlocks: a window's sums are the sums of its blocks.
+// TestBlocks checks that a window's sums are the sums of its blocks.
 func TestBlocks(t *testing.T) {
 	t.Parallel()
 	w := window(9000, 3, 9)
@@ -363,8 +363,8 @@ func TestBlocks(t *testing.T) {
 	}
 }
 
-// TestPrepareMeanwhile: sums and gradients are the same whether rows become directions while the sums are computed,
-// segment by segment, or afterwards. Segments and units end at different rows.
+// TestPrepareMeanwhile converts rows to directions segment by segment, while the sums are computed, and afterwards.
+// Sums and gradients must be equal. Segments and units end at different rows.
 func TestPrepareMeanwhile(t *testing.T) {
 	for _, n := range []int{9, 511, 4096, 5003, 9000} {
 		w, theta := window(n, 5, 3), []float64{0.5, -0.25, 0, 1, 0.125}

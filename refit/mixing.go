@@ -21,7 +21,7 @@ func leastEigenvalue(upper []float64, d int) float64 {
 }
 
 // gaussianMix returns SX + ηξ. The noise row holds the k×n matrix S by columns, and then the k×d matrix ξ by rows.
-// [wishart] draws the square of this sketch directly; gaussianMix computes it by definition.
+// [wishart] draws the square of this sketch directly; gaussianMix computes the sketch by its definition.
 //
 // Privacy: each of its k rows is a row of a dense sketch at γ, if λ_min(XᵀX) + η² ≥ γ.
 // Cost: O(knd) time, k·(n+d) Gaussians.
@@ -137,7 +137,7 @@ func (s *mixingSolver) prepareSums(w *rowSums) (solution, error) {
 type gradients struct {
 	rows      *clipgrad.Rows
 	adjacency dp.Adjacency
-	clip      float64 // residuals are clipped to this
+	clip      float64 // bound to which residuals are clipped
 	sd        float64 // standard deviation of the noise, in units of clip
 	out       int
 	sum       []int64

@@ -35,9 +35,9 @@ func closeParts(t *testing.T, r *Refit, parts []dp.Part, first uint64, rows [][]
 	return release
 }
 
-// TestEndedWindows compares windows that end by something other than slots, some with few rows or none, and windows
-// with a fixed number of slots and the same rows. For every solver they have the same releases and hide the same
-// integers, whether rows come one by one or in a part, and in any slots.
+// TestEndedWindows compares two kinds of windows with the same rows: those that something other than slots ends, some
+// with few rows or none, and those with a fixed number of slots. For every solver both must have the same releases and
+// hide the same integers, whether rows come one by one or in a part, and in any slots.
 func TestEndedWindows(t *testing.T) {
 	t.Parallel()
 	sizes := []int{120, 0, 1, 2, 3, 5, 119, 240}
@@ -102,8 +102,8 @@ func TestEndedWindows(t *testing.T) {
 	}
 }
 
-// TestEndedBlocks: a window of several blocks, which a refit of one log rounds one by one, has the same release as a
-// window with a fixed number of slots, also if its rows came in a part.
+// TestEndedBlocks compares a window of several blocks with a window of a fixed number of slots. A refit of one log
+// rounds blocks one by one. The releases must be equal, also if the rows came in a part.
 func TestEndedBlocks(t *testing.T) {
 	t.Parallel()
 	rows := records(9600, 5)
@@ -122,8 +122,8 @@ func TestEndedBlocks(t *testing.T) {
 	}
 }
 
-// TestEndedParts: a merged window that does not end by slots equals a merged window with that many slots in each
-// partition and the same rows. A quiet partition has no rows.
+// TestEndedParts compares a merged window that does not end by slots with a merged window of that many slots in each
+// partition and the same rows. The releases must be equal. One partition has no rows.
 func TestEndedParts(t *testing.T) {
 	t.Parallel()
 	p := dp.Params{Epsilon: 2, Delta: 1e-8, Adjacency: dp.ZeroOut}
@@ -166,8 +166,9 @@ func TestEndedParts(t *testing.T) {
 	}
 }
 
-// TestEndedFaults: windows end by slots or by something else, a refit of one log has one part per window, and its
-// memory is bounded.
+// TestEndedFaults checks that these are errors: a number of slots in addition to Most, a Most that is too large, and a
+// second part for a window of one log. It also checks the warning about too few records, and that a part takes at most
+// the stated memory.
 func TestEndedFaults(t *testing.T) {
 	t.Parallel()
 	c := ended(configs()["newton"], 0, 1<<31+1)
@@ -214,8 +215,8 @@ func TestEndedFaults(t *testing.T) {
 	}
 }
 
-// TestEndedFits: New refuses windows by the clock that are too large for the sums of dp-gd. Otherwise such a window
-// could never be closed after its end is fixed.
+// TestEndedFits checks that New refuses windows by the clock that are too large for the sums of dp-gd. Otherwise such a
+// window could never be closed once its end is fixed.
 func TestEndedFits(t *testing.T) {
 	t.Parallel()
 	p := dp.Params{Epsilon: 1, Delta: 1e-8, Adjacency: dp.ZeroOut, LatticeBits: 30}
@@ -228,8 +229,8 @@ func TestEndedFits(t *testing.T) {
 	mustRefit(t, c, p)
 }
 
-// TestEndedSizes: a part of a merged window takes at most the stated memory, and not much less, for any number of
-// partitions that share the rows.
+// TestEndedSizes checks that a part of a merged window takes at most the stated memory, and not much less, for any
+// number of partitions that share the rows.
 func TestEndedSizes(t *testing.T) {
 	t.Parallel()
 	const most = 200000

@@ -11,8 +11,8 @@ import (
 	"github.com/streamdp/streamdp/internal/vector"
 )
 
-// newtonShares are the shares of μ² that newton spends on its releases. One set of shares is for windows without a
-// constant, the other for windows with a constant and a centring.
+// newtonShares are the shares of μ² that newton spends on its releases. There are two sets of shares: one for windows
+// without a constant, one for windows with a constant and a centring.
 type newtonShares struct{ hist, gram, steps float64 }
 
 var (
@@ -42,9 +42,9 @@ var (
 // of θ is y₀ + κ_c·w_c·ū_D − βᵀm. Without an intercept a row of zeros is null.
 //
 // Privacy: every release is a Gaussian mechanism on a lattice, so all together are exactly μ-Gaussian private, under
-// either adjacency. hist, gram and steps cost 0.06, 0.12 and 0.82 of μ²; with an intercept 0.05, 0.11 and 0.74, and the
-// centring 0.1. The count costs nothing ([clipgrad.CountWeight]). R bounds only the rows of the Gram matrix, so it
-// causes no bias.
+// either adjacency. hist, gram and steps cost 0.06, 0.12 and 0.82 of μ². With an intercept they cost 0.05, 0.11 and
+// 0.74, and the centring costs 0.1. The count costs nothing ([clipgrad.CountWeight]). R bounds only the rows of the
+// Gram matrix, so it causes no bias.
 // Cost: O(nd² + d³ + Tnd) time on all processors, T ≤ 100 passes; memory for n numbers and O(d²) numbers in addition to
 // the window, which it overwrites.
 // Errors: an iterate is not finite; no window leads to that.
@@ -72,8 +72,8 @@ func newNewton(mu float64, a dp.Adjacency, bits, rows, dim int, intercept bool) 
 		s.centring, err = newCentring(mu, a, bits, rows)
 		errs = append(errs, err)
 	}
-	// The value of R² only shifts the Gram matrix's lattices, except that an odd power of two has an irrational root:
-	// so two values suffice.
+	// R² is a power of two and only shifts the Gram matrix's lattices. An even and an odd power differ, because the
+	// root of an odd power is irrational. So two values suffice.
 	for _, squared := range []float64{1, 0.5} {
 		_, err := newton.NewGram(s.features(dim), squared, s.part(s.shares.gram), a, bits)
 		errs = append(errs, err)
@@ -109,7 +109,7 @@ func (s *newtonSolver) rate(start, steps, t int) float64 {
 	return s.part(s.shares.steps) * math.Sqrt(0.6/float64(steps-start))
 }
 
-// newtonTrace holds the choices that newton made. It is public, because they are functions of releases.
+// newtonTrace holds the choices that newton made. The choices are public, because they are functions of releases.
 type newtonTrace struct {
 	centres
 	valid, squared, ridge, trace float64 // n̂, R², ρ, tr
@@ -211,7 +211,7 @@ func (s *newtonSolver) solve(w *Data, noise dp.Noise) (theta []float64, eta floa
 			[]float64{math.Ldexp(sd/weight, s.bits-4)}, nil, 1)
 		if step >= t.start {
 			weights[step] = 1
-			if s.centring != nil { // late, small clip norms get more weight
+			if s.centring != nil { // late steps with small clip norms get more weight
 				weights[step] = 1 / float64(zeta*zeta)
 			}
 			total += weights[step]
@@ -242,9 +242,9 @@ func (s *newtonSolver) solve(w *Data, noise dp.Noise) (theta []float64, eta floa
 	return theta, 0, err
 }
 
-// schedule chooses the steps for rows of dim numbers. It returns the first clip norm and the largest one. nu is the
-// number of valid records divided by the standard deviation of noise and by the number of coordinates; records is the
-// number of valid records divided by the standard deviation of noise.
+// schedule chooses the steps for rows of dim numbers. It returns the first clip norm and the largest one. records is
+// the number of valid records divided by the standard deviation of the noise. nu is records divided by the number of
+// coordinates.
 func (s *newtonSolver) schedule(dim float64) (zeta, limit float64) {
 	t, factor := &s.trace, s.adjacency.Factor()
 	nu := t.valid * s.mu / (dim * factor)

@@ -7,15 +7,15 @@ import (
 	"github.com/streamdp/streamdp/internal/vector"
 )
 
-// leastForErrors is the ν below which newton states no errors: in data sets with ν below 4, fewer than nine in ten of
-// the coefficients were within 1.96 errors.
+// leastForErrors is the ν below which newton states no standard errors. In data sets with ν below 4, fewer than nine in
+// ten coefficients were within 1.96 standard errors of the truth.
 const leastForErrors = 5
 
 // solutionErrors estimates how far newton's coefficients are from the least-squares coefficients of the distribution
-// that the rows are drawn from. It is approximate, and in the units of the window.
+// that the rows are drawn from. The estimate is approximate, and in the units of the window.
 //
-// Let û be ū along the eigenvectors V of the Gram matrix, W = V·H^−½·Vᵀ, and h_k as in [newton.Whitening]. Then the
-// error of ⟨a, β⟩ has the mean square aᵀCa,
+// Let û be the coordinates of ū along the eigenvectors V of the Gram matrix, W = V·H^−½·Vᵀ, and h_k as in
+// [newton.Whitening]. Then the mean squared error of ⟨a, β⟩ is aᵀCa,
 //
 //	C = bbᵀ + V·diag(e_k/H_k)·Vᵀ,  b = (1 − κ)Wū,  e_k = noise_k + rows_k + rest_k
 //	noise_k = Σ_t (c_t·sd_t)²                              as for κ
@@ -30,9 +30,9 @@ const leastForErrors = 5
 //
 // because a share q/n̂ of the rows is below cζ; ζ and q are averages over t ≥ t₀. The squares then add up to 2n̂ā².
 // Clipping removes n̂ā·exp(−ζ/ā); a share γ of that is assumed to point in one direction. Clipping leaves a share 1 −
-// exp(−ζ/ā) of the curvature. rest_k is the distance that the steps have not covered: a direction whose true h is
-// nearly 0 retains a share f_k of an unknown distance, which is assumed to be as large as in the directions that were
-// learned.
+// exp(−ζ/ā) of the curvature. rest_k is the distance that the steps have not covered. A direction whose true h is
+// nearly 0 retains a share f_k of its distance. That distance is unknown; it is assumed to be as large as in the
+// directions that were learned.
 //
 // The constant has h = .6, γ = 1 and no rest: its variance is ((1−κ_c)² ū_D² + e_D)·w_c².
 //
@@ -67,8 +67,8 @@ func (s *scatter) rows(valid, counted, pull float64) float64 {
 	return float64(valid*float64(mean*mean)) * (2 + float64(valid*float64(bias*bias)))
 }
 
-// errors returns the errors of the solution with coefficients κWū. It returns nil if there are too few records for the
-// noise, or if nothing was learned. scale is w_c.
+// errors returns the standard errors of the solution with coefficients κWū. It returns nil if there are too few records
+// for the noise, or if nothing was learned. scale is w_c.
 func (s *newtonSolver) errors(white *newton.Whitening, mean, sds, weights []float64, steps *scatter,
 	scale float64) *solutionErrors {
 	t := &s.trace
@@ -142,7 +142,7 @@ func remaining(h float64, weights []float64) (left float64) {
 // coefficient returns the standard error of β_j.
 func (e *solutionErrors) coefficient(j int) float64 { return math.Sqrt(e.square[j*e.dim+j]) }
 
-// intercept returns the standard error of ⟨a, β⟩ + the intercept. If a is nil, it stands for a vector of zeros.
+// intercept returns the standard error of the sum of ⟨a, β⟩ and the intercept. A nil a stands for a vector of zeros.
 func (e *solutionErrors) intercept(a []float64) float64 {
 	x := make([]float64, e.dim)
 	for j, m := range e.centre {

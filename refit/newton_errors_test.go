@@ -57,9 +57,9 @@ func errorsOver(t *testing.T, c Config, p dp.Params, windows int) (covered, size
 	return float64(inside) / float64(all), math.Sqrt(square / float64(all)), stated
 }
 
-// TestErrors: for a model with known coefficients, the errors of newton have about the right coverage, with and without
-// an intercept, whether noise or sampling dominates. There are no errors with few records, if nothing is learned, and
-// for other solvers.
+// TestErrors checks that newton's standard errors have about the right coverage of known coefficients: with and without
+// an intercept, and whether noise or sampling dominates. There must be no standard errors with few records, if nothing
+// is learned, and for other solvers.
 func TestErrors(t *testing.T) {
 	t.Parallel()
 	yes, no := true, false
@@ -72,8 +72,8 @@ func TestErrors(t *testing.T) {
 				Intercept: intercept}
 			covered, size, stated := errorsOver(t, c, dp.Params{Mu: at.mu, Adjacency: dp.ZeroOut}, 40)
 			// Errors of unbiased coefficients have size 1 and cover 0.95. There are 40 windows of at least 3
-			// coefficients. If each coefficient were covered with probability 0.95, and those of a window together or
-			// not at all, less than 0.8 would have probability 7·10⁻⁴. The errors include biases, so sizes are below 1.
+			// coefficients. Suppose that a window's coefficients are covered together or not at all, with probability
+			// 0.95. Then a coverage below 0.8 has probability 7·10⁻⁴. The errors include biases, so sizes are below 1.
 			if stated != 40 || covered < 0.8 || size < 0.4 || size > 1.15 {
 				t.Errorf("%d rows, μ = %g, intercept %t: %.3f are covered, size %.2f, in %d windows", at.rows, at.mu,
 					*intercept, covered, size, stated)
@@ -112,8 +112,8 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestErrorsInUnits: errors in other units belong to the converted coefficients, by the covariance of coefficients
-// and intercept.
+// TestErrorsInUnits checks standard errors in other units: they must follow from the covariance of coefficients and
+// intercept.
 func TestErrorsInUnits(t *testing.T) {
 	t.Parallel()
 	c := configs()["newton in original units"]
@@ -123,7 +123,7 @@ func TestErrorsInUnits(t *testing.T) {
 	if e == nil || zero(e.centre) {
 		t.Fatal("there are no errors, or no centre to move")
 	}
-	// Columns are a, y, b. Covariance of (β_a, β_b, ι), ι = constant − ⟨m, β⟩.
+	// Columns are a, y, b. cov is the covariance of (β_a, β_b, ι), where ι = constant − ⟨m, β⟩.
 	cov := make([][]float64, 3)
 	for i := range cov {
 		cov[i] = make([]float64, 3)
@@ -169,7 +169,7 @@ func TestErrorsInUnits(t *testing.T) {
 	}
 }
 
-// TestErrorsOverflow: an error beyond the range of float64 is omitted, and nothing else is.
+// TestErrorsOverflow checks that a standard error beyond the range of float64 is omitted, and nothing else.
 func TestErrorsOverflow(t *testing.T) {
 	t.Parallel()
 	c := configs()["newton in original units"]

@@ -13,8 +13,8 @@ type NonPrivate struct {
 
 // LeastSquares returns the shortest θ that minimises ‖Y − Xθ‖. It is not private.
 //
-// Cost: O(nd²) for a QR factorization of [X, Y], then O(d³). A direction gets no coefficient if the rows vary less in
-// it than 2⁻⁵⁰·max(n, d) times as much as in the first direction.
+// Cost: O(nd²) for a QR factorization of [X, Y], then O(d³). A direction gets no coefficient if the spread of the rows
+// in it is less than 2⁻⁵⁰·max(n, d) times their largest spread.
 // Errors: the factorization does not converge.
 func LeastSquares(w *Data) (NonPrivate, error) {
 	d := w.dim

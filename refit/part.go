@@ -16,16 +16,16 @@ type Part struct {
 // NewPart returns an empty part of a window. A part counts the slots of its partition: window t has Window slots of
 // each partition, from slot (t−1)·Stride on. With Most, the window has the slots that were added since the last Merge.
 //
-// Every pass of newton over the rows of all parts is a sum of integers, and so are the sums of adassp and
-// dp-gd-residual. A refit that merges parts adds up such a sum exactly and rounds it once, to the lattice of the noise;
-// a refit of one log rounds every 4096 rows. So a release depends only on the records in the window, not on how they
-// are divided among parts or on their order.
+// Each pass of newton over the rows of all parts computes a sum of integers. adassp and dp-gd-residual also compute
+// sums of integers. A refit that merges parts adds up such a sum exactly and rounds it once, to the lattice of the
+// noise; a refit of one log rounds every 4096 rows. So a release depends only on the records in the window, not on how
+// they are divided among parts or on their order.
 //
 // A refit of one log has one part per window, for every solver. The rows stay in order, so the release equals that for
 // the same rows added by [Refit.Add]. The part may be filled while [Refit.Close] solves the window before.
 //
-// Privacy: a record is in one part. It changes one rounded sum, as it otherwise changes one block, so the sensitivity
-// is unchanged.
+// Privacy: a record is in one part. With parts it changes one rounded sum; in a single log it changes one rounded
+// block. So the sensitivity does not change.
 // Memory: the rows of the partition, allocated with the first row; with Most the memory grows with the rows.
 // Errors: none.
 func (r *Refit) NewPart() (dp.Part, error) {
@@ -67,7 +67,7 @@ func (r *Refit) Merge(part dp.Part) error {
 			return errors.New("the window already has rows, and a refit of one log has one part per window")
 		}
 		r.rows, r.data, r.sums, p.e.data, p.e.sums = p.e.rows, p.e.data, p.e.sums, r.data, r.sums
-	} else if r.rows += p.e.rows; r.rows <= r.cfg.Slots() { // otherwise Close returns an error
+	} else if r.rows += p.e.rows; r.rows <= r.cfg.Slots() { // if there are too many rows, Close returns an error
 		r.data.x, r.data.y = append(r.data.x, p.e.data.x...), append(r.data.y, p.e.data.y...)
 	}
 	p.e.reset()

@@ -31,8 +31,9 @@ func (p *Part) AppendBinary(b []byte) ([]byte, error) {
 // UnmarshalBinary replaces the rows of the part by those that [Part.AppendBinary] wrote, for a part of a refit with the
 // same configuration and plan.
 //
-// Privacy: it refuses a row that no record can produce, because sensitivities rely on the bound of every row.
-// Errors: data is anything else, or has more rows than a window. Then the part is empty.
+// Privacy: UnmarshalBinary refuses a row that no record can produce, because sensitivities rely on the bound of every
+// row.
+// Errors: data was not written by AppendBinary for such a part, or has more rows than a window. Then the part is empty.
 func (p *Part) UnmarshalBinary(data []byte) error {
 	p.Reset()
 	if p.e.data == nil {

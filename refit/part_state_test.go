@@ -10,8 +10,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
-// TestPartMoved: a window whose rows came as bytes from another refit has the same release as a window whose rows were
-// added here. Encoding the part again gives the same bytes.
+// TestPartMoved checks that a window whose rows came as bytes from another refit has the same release as a window whose
+// rows were added here. Encoding the part again gives the same bytes.
 func TestPartMoved(t *testing.T) {
 	t.Parallel()
 	no := false
@@ -75,8 +75,8 @@ func TestPartMoved(t *testing.T) {
 	}
 }
 
-// TestPartDamaged: a part that is cut, too long, or has rows that no record can produce is refused, and the receiving
-// part is then empty.
+// TestPartDamaged checks that a part that is cut, too long, or has rows that no record can produce is refused, and the
+// receiving part is then empty.
 func TestPartDamaged(t *testing.T) {
 	t.Parallel()
 	c := merged(Config{Solver: "newton", Target: "y", Columns: []string{"a", "y"}, ClipX: 2, ClipY: 3}, 2, 600)
@@ -105,7 +105,7 @@ func TestPartDamaged(t *testing.T) {
 	}
 	try("longer", append(sound[:len(sound):len(sound)], 0), false)
 	bits := func(x float64) uint64 { return math.Float64bits(x) }
-	// records, rows, (feature, constant, target) of two rows
+	// The numbers are: records, rows, then (feature, constant, target) of two rows.
 	for name, c := range map[string]struct {
 		word  int
 		value uint64

@@ -34,8 +34,8 @@ func merged(c Config, partitions, window int) Config {
 	return c
 }
 
-// TestParts: a window from 1, 3 or 64 partitions, each summed by its own goroutine in any order, hides the same
-// integers in every release and has the same solution. The window is longer than two blocks.
+// TestParts fills a window from 1, 3 or 64 partitions, each by its own goroutine and in any order. Every release must
+// hide the same integers, and the solutions must be equal. The window is longer than two blocks.
 func TestParts(t *testing.T) {
 	t.Parallel()
 	const window = 9600
@@ -114,8 +114,8 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// TestPartsLikeOneLog: a window within one block has the same release in parts as from one log, where every sum is also
-// rounded once.
+// TestPartsLikeOneLog checks that a window no longer than a block has the same release in parts as from one log,
+// because both round every sum once.
 func TestPartsLikeOneLog(t *testing.T) {
 	t.Parallel()
 	for _, solver := range merging {
@@ -142,8 +142,8 @@ func TestPartsLikeOneLog(t *testing.T) {
 	}
 }
 
-// TestPartAhead: a refit of one log has the same releases whether it takes the rows itself or from a part. The part
-// takes the rows of the next window, and those between windows, while the window before is solved.
+// TestPartAhead checks that a refit of one log has the same releases whether it takes the rows itself or from a part.
+// The part takes the rows of the next window, and those between windows, while the window before is solved.
 func TestPartAhead(t *testing.T) {
 	t.Parallel()
 	p := dp.Params{Epsilon: 1, Delta: 1e-8, Adjacency: dp.ZeroOut}
@@ -193,8 +193,9 @@ func TestPartAhead(t *testing.T) {
 	}
 }
 
-// TestPartsRefused: solvers whose releases depend on the order of rows have no parts. A part belongs to one refit, a
-// window does not take more rows than slots, and no other refit accepts the state of a merged refit.
+// TestPartsRefused checks the errors of merged windows. Solvers whose releases depend on the order of rows have no
+// parts. A part belongs to one refit. A window does not take more rows than slots. No other refit accepts the state of
+// a merged refit.
 func TestPartsRefused(t *testing.T) {
 	t.Parallel()
 	p := dp.Params{Epsilon: 1, Delta: 1e-8, Adjacency: dp.ZeroOut}

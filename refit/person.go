@@ -80,12 +80,12 @@ func (r *Refit) RecordCost() dp.Cost {
 //
 // Privacy: replace the person's records in a window by null rows one after the other: this costs perWindow times the
 // cost of one record. Under replace, the rows of another person then replace null rows in the same way. Windows have
-// independent noise, so their μ² add up. A window by the clock may contain all records of a person in that time. This
-// is group privacy of Gaussian mechanisms. It holds for the solvers "newton", "adassp", "dp-gd" and
+// independent noise, so their μ² add up. A window that a clock ends may contain all records of a person in its time.
+// This is group privacy of Gaussian mechanisms. It holds for the solvers "newton", "adassp", "dp-gd" and
 // "dp-gd-residual", whose noise is Gaussian.
 //
-// Errors: windows or perWindow is 0; the solver has sketches. The guarantee of a sketch is not a Gaussian mechanism's:
-// many records of one person may make up a direction that the sketch hides only for one record.
+// Errors: windows or perWindow is 0; the solver has sketches. A sketch is not a Gaussian mechanism: many records of one
+// person may all lie in one direction, and the sketch hides that direction for one record only.
 // Source: Dong, Roth, Su, "Gaussian Differential Privacy", on groups and composition.
 func PersonRatio(solver string, windows, perWindow uint64, adjacency dp.Adjacency) (float64, error) {
 	if !slices.Contains(gaussian, solver) {

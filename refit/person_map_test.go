@@ -13,10 +13,10 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// TestPersonsThroughMap is the sensitivity audit of capping map and solver together, for whole logs. The noise for one
-// log is replayed for its neighbour, and every window must release the same bits. No two neighbours are
-// farther apart than μ. A person with equal records costs all of μ if every release adds them up. The audit finds maps
-// with too large caps.
+// TestPersonsThroughMap is the sensitivity audit of the map that caps a person's records, together with the solver, for
+// whole logs. The neighbour of a log gets noise with which every window releases the same bits. No two neighbours may
+// be farther apart than μ. A person with equal records must cost all of μ if every release adds them up. The audit must
+// find maps with too large caps.
 func TestPersonsThroughMap(t *testing.T) {
 	t.Parallel()
 	const windows, slots, mu = 5, 24, 8
@@ -89,7 +89,7 @@ func TestPersonPlan(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// The noise hides a single record under zero-out, with a sixth or a twelfth of μ.
+			// Compare with noise for a single record under zero-out, at a sixth or a twelfth of μ.
 			single := c
 			single.Person = matfact.Participation{}
 			alone := mustRefit(t, single,

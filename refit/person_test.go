@@ -21,7 +21,7 @@ func TestPersonRatio(t *testing.T) {
 			}
 		}
 	}
-	// The same by group privacy from the record's cost, and by composition over windows.
+	// Compute the same cost in another way: by group privacy from the record's cost, and by composition over windows.
 	record := dp.Cost{Adjacency: dp.ZeroOut, Mu: 0.1}
 	window := dp.Cost{Adjacency: dp.ZeroOut, Mu: 5 * record.Mu}
 	if one, err := record.GroupEpsilon(5, 1e-6); err != nil {

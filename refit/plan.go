@@ -50,8 +50,9 @@ type Plan struct {
 	ResidualClip float64 `json:"residual_clip,omitempty"`
 	// Radius is the bound on the norm of the coefficients.
 	Radius float64 `json:"radius,omitempty"`
-	// Person says how the records of a person are protected together, nil if single records are; its Norm is a person's
-	// μ divided by that of one record. Mu, Sigma and Multiplier are then those of a single record under zero-out.
+	// Person says how all records of a person are protected together; it is nil if single records are protected. Its
+	// Norm is a person's μ divided by that of one record. With persons, Mu, Sigma and Multiplier hold for a single
+	// record under zero-out.
 	Person *calibration.Person `json:"person,omitempty"`
 	// Cost is the cost for a record, or for a person if persons are protected.
 	Cost dp.Cost `json:"cost"`
@@ -204,7 +205,7 @@ func (p *Plan) solver(c *Config, params dp.Params) (solver, error) {
 			params:    dp.Params{Mu: p.Mu, Adjacency: params.Adjacency, LatticeBits: params.LatticeBits},
 			intercept: *c.Intercept, radius: p.Radius,
 		}
-		if c.Most == 0 { // if a window with Most does not fit, Close returns an error
+		if c.Most == 0 { // with Most, Close returns an error if the window has too many rows
 			return s, nil
 		}
 		return s, sgd.RefitFits(p.Features, s.intercept, rows, s.params)

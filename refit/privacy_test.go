@@ -44,7 +44,7 @@ func describedWindows(r *Refit) audit.Windows {
 	}
 }
 
-// extremesOf returns the pairs whose cost is known.
+// extremesOf returns the pairs of records whose cost is known.
 func extremesOf(r *Refit, w audit.Windows) []audit.Extreme {
 	c, p := &r.cfg, &r.plan
 	return w.Extremes(audit.Target{
@@ -75,8 +75,8 @@ func pairsFor(d int, a dp.Adjacency) []audit.Pair {
 		}
 	}
 	if a == dp.Replace && d == 2 {
-		// Pairs of rows that are orthogonal for the Gram matrix, opposite where the second feature counts most, and in
-		// different bins.
+		// Add pairs of rows: orthogonal ones for the Gram matrix, opposite ones where the second feature matters most,
+		// and rows in different bins.
 		for _, y := range []float64{1, -1} {
 			all = append(all, audit.Pair{X: []float64{0.7, 0.7, y}, Y: []float64{0.45, -0.45, y}})
 		}
@@ -117,9 +117,9 @@ func auditRefit(t *testing.T, solver string, d, window int, intercept bool, p dp
 }
 
 // TestCoupling is the replayed-transcript audit of the solvers whose noise is all additive. For every pair of
-// neighbouring windows there is noise, at most μ away, under which they release the same bits. Under
-// zero-out the worst pair, a row that is clipped everywhere, reaches μ; under replace different releases have different
-// worst pairs.
+// neighbouring windows there must be noise, at most μ away, with which the neighbour releases the same bits. Under
+// zero-out the worst pair, a row that is clipped everywhere, must reach μ. Under replace different releases have
+// different worst pairs.
 func TestCoupling(t *testing.T) {
 	t.Parallel()
 	for _, solver := range []string{"newton", "adassp", "dp-gd-residual", "dp-gd"} {
@@ -147,7 +147,7 @@ func TestCoupling(t *testing.T) {
 						}
 					}
 					least := 0.999
-					if solver == "dp-gd" { // its curvature, gradients and counts have different worst pairs
+					if solver == "dp-gd" { // curvature, gradients and counts of dp-gd have different worst pairs
 						least = 0.92
 					}
 					if a == dp.Replace {
@@ -167,7 +167,8 @@ func TestCoupling(t *testing.T) {
 	}
 }
 
-// exactCount is a newton whose histogram noise adds up to 0, so that n̂ follows from the exact number of records.
+// exactCount is a newton with a fault: the noise of its histogram adds up to 0. So n̂ reveals the exact number of
+// records.
 type exactCount struct{ *Refit }
 
 func (m exactCount) Close(n dp.Noise) (*dp.Release, error) {
@@ -186,8 +187,8 @@ func (m exactCount) Close(n dp.Noise) (*dp.Release, error) {
 	}))
 }
 
-// TestExactCountMutant: a record and its absence reveal an n̂ of the exact count, with and without an intercept. Two
-// different records do not, because both are counted.
+// TestExactCountMutant checks that the audit finds exactCount, with and without an intercept. A record and its absence
+// reveal the fault. Two different records do not, because both are counted.
 func TestExactCountMutant(t *testing.T) {
 	t.Parallel()
 	const d, n = 2, 400
@@ -215,8 +216,8 @@ func TestExactCountMutant(t *testing.T) {
 }
 
 // TestSketchCoupling is the replayed-transcript audit of ihm and linmix. The neighbour gets moved additive noise, and
-// draws that give it the same squares of sketches; then both releases are equal. The additive part is at most μ away.
-// If the noise of a row comes only from η² = γ, a sketch reveals 1/γ, which is the maximum.
+// draws that give it the same squares of sketches. Then both releases must be equal. The additive noise must be at most
+// μ away. If the noise of a row comes only from η² = γ, a sketch reveals 1/γ, which is the maximum.
 func TestSketchCoupling(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]Config{
@@ -261,8 +262,8 @@ func TestSketchCoupling(t *testing.T) {
 // TestShift is the audit of newton under fresh keys. Two windows differ in one record. Given earlier releases, the log
 // likelihood ratio of a release equals that of two Gaussians m apart: N(m²/2, m²) for one window and N(−m²/2, m²) for
 // the other. Over all releases Σm² is at most μ². So no test of the releases tells the windows apart better than two
-// Gaussians μ apart. A record that is clipped in every release, and no record, are μ apart in every run. There are 200
-// runs for each window, with STREAMDP_SLOW=1 400.
+// Gaussians μ apart. If the record is clipped in every release of one window and absent in the other, the windows are μ
+// apart in every run. There are 200 runs for each window, or 400 with STREAMDP_SLOW=1.
 func TestShift(t *testing.T) {
 	t.Parallel()
 	const d, n, mu = 2, 40, 4
@@ -277,7 +278,7 @@ func TestShift(t *testing.T) {
 		r := auditRefit(t, "newton", d, n, false, dp.Params{Mu: mu, Adjacency: a})
 		subject := describe(t, r)
 		var windows [2][][]float64
-		for side := range windows { // small rows with y = x₀, and the record that differs
+		for side := range windows { // each window has small rows with y = x₀, and the record that differs
 			windows[side] = auditWindow(n, d, 3)
 			for _, row := range windows[side] {
 				for j := range row {
@@ -310,7 +311,7 @@ func TestShift(t *testing.T) {
 					append(totals, second.product/math.Sqrt(second.square))
 			}
 			if a == dp.Replace {
-				totals = nil // the distances differ
+				totals = nil // not comparable, because the distances differ
 			}
 			for what, z := range map[string][]float64{"a release": releases, "all releases": totals} {
 				if z == nil {
@@ -337,8 +338,8 @@ func equalValues(a, b *dp.Release) bool {
 	return len(a.Values) > 0 && len(a.Values) == len(b.Values)
 }
 
-// witness passes noise on, moved to the middle of the interval that rounds to the same integers. It records the noise
-// and the integers that it hides.
+// witness returns the noise of another source, moved to the middle of the interval that rounds to the same integers. It
+// records that noise and the integers that the noise hides.
 type witness struct {
 	noise   dp.Noise
 	subject *audit.Subject
@@ -368,8 +369,8 @@ func (w *witness) Row(array string, hidden []int64) dp.Row {
 type replay struct {
 	first           []witnessed
 	subject         *audit.Subject
-	square, product float64   // sums over moves, and over products of moves and draws, in deviations
-	z               []float64 // product divided by the root of square, by release that moved
+	square, product float64   // sums of squared moves, and of products of moves and draws, in standard deviations
+	z               []float64 // for each release that moved: product divided by the root of square
 	fault           error
 }
 
@@ -517,7 +518,7 @@ func TestSketches(t *testing.T) {
 }
 
 // distorted returns a window of one feature and a transform of it to few rows, with the noise that the transform
-// requires. It is the transform, out of a thousand, in which a record matters most compared with its effect on XᵀX.
+// requires. Out of a thousand transforms, it is the one in which a record matters most compared with its effect on XᵀX.
 func distorted(t *testing.T) (w *Data, transform *srht, levels fastLevels) {
 	t.Helper()
 	w = NewData(1, 50)
@@ -546,8 +547,8 @@ func distorted(t *testing.T) (w *Data, transform *srht, levels fastLevels) {
 	return w, transform, levels
 }
 
-// TestSketchMutants: the audit of sketches finds noise calibrated below γ, wrong units where a sketch has no noise, η²
-// scaled by a norm bound twice, and a missing coherence.
+// TestSketchMutants checks that the audit of sketches finds four faults: noise calibrated below γ, wrong units where a
+// sketch has no noise, η² scaled by a norm bound twice, and a missing coherence.
 func TestSketchMutants(t *testing.T) {
 	t.Parallel()
 	w := lonely()
@@ -556,7 +557,8 @@ func TestSketchMutants(t *testing.T) {
 	x, transform, levels := distorted(t)
 	z, m := transform.apply(x.x, 1)
 	without := max(0, auditGamma-gramOf(z, 1)[0]) // C² = 1 + 2m̂, mistaken for 1
-	// Compare λ̃ ≥ γ without C² = 2: rows without noise at half of γ, here with just that much.
+	// The fault compares λ̃ with γ without C² = 2. So a sketch has no noise already at half of γ; this window has
+	// exactly that.
 	half := auditGamma/2. - lambda
 	for name, r := range map[string]*audit.SketchReport{
 		"γ below what is required": auditSketches(t, w, auditGamma, eta2-auditGamma/2.,
@@ -575,9 +577,9 @@ func TestSketchMutants(t *testing.T) {
 	t.Logf("coherence left out: m̂ = %.3f, η² = %.3f for %.3f", m, without, levels.square)
 }
 
-// TestSketchCouplingMutants: the replayed transcript finds sketches below γ, a row that is not charged, gradients with
-// less noise, and a test without a margin; and it finds a tenth less noise, γ or test than the plan states, which is
-// all that the audit knows.
+// TestSketchCouplingMutants checks that the replayed-transcript audit finds these faults: sketches below γ, a row that
+// is not charged, gradients with less noise, and a test without a margin. The audit knows only the plan, so it must
+// also find noise, γ or a test that is a tenth below what the plan states.
 func TestSketchCouplingMutants(t *testing.T) {
 	t.Parallel()
 	understated := func(mutate func(w *audit.Windows)) func(r *Refit, w *audit.Windows) {

@@ -7,8 +7,8 @@
 // The default solver, newton, takes noisy gradient steps in a space that a noisy Gram matrix whitens. All its releases
 // are Gaussian, on lattices. The other solvers are methods of the literature: iterations with Gaussian sketches (ihm),
 // a single Gaussian sketch (linmix), sketches of fast transforms (fast-ihm), noisy sufficient statistics (adassp) and
-// gradient descent (dp-gd, dp-gd-residual). A Gaussian sketch is never computed: the methods need only its square,
-// which is drawn directly from its distribution.
+// gradient descent (dp-gd, dp-gd-residual). By default a Gaussian sketch is never computed: the methods need only its
+// square, which is drawn directly from its distribution.
 //
 // Features and target are clipped to public bounds and scaled, so that rows of the window have ‖x‖ ≤ 1 and |y| ≤ 1. A
 // record that is not a row of finite numbers becomes a null row, all zeros.
@@ -37,8 +37,8 @@ import (
 //
 // Privacy: every window costs its records the plan's Cost. Windows are disjoint, so a record pays once: (ε, δ) as
 // [dp.Params] states, for one record zeroed or replaced in its slot. The number of records in each slot, valid or not,
-// is public, and so are the ends of windows. With Most, a window has any number n of slots. For every n the releases,
-// whose noise may depend on n, compose to at most the plan's Cost.
+// is public, and so are the ends of windows. With Most, a window has any number n of slots. The noise may depend on n.
+// For every n, all releases together cost at most the plan's Cost.
 // Cost: as the solver's. Memory for a window of rows; solvers that need only sums (linmix, and ihm with a radius) use
 // O(d²). Add allocates nothing, unless Most is set and rows are stored: then the memory for rows grows.
 //
@@ -97,7 +97,7 @@ func newRefit(cfg Config, p dp.Params, plan Plan) (*Refit, error) {
 	} else {
 		rows := int(cfg.Slots())
 		if cfg.Most > 0 {
-			rows = 0 // grows, because windows may be far shorter
+			rows = 0 // memory grows on demand, because windows may be far shorter
 		}
 		r.data = NewData(plan.Features, rows)
 		r.data.exact = cfg.Partitions > 0
@@ -132,9 +132,9 @@ func (r *Refit) Plan() Plan {
 	return p
 }
 
-// Course returns public numbers of newton's open window, or else of the last one: the number T of its steps, t₀, the
-// share c of the clip norm below which rows count, and R². All are functions of releases. For other solvers it returns
-// zeros.
+// Course returns public numbers of newton's open window, or of the last window if none is open: the number T of its
+// steps, t₀, the share c of the clip norm below which rows count, and R². All are functions of releases. For other
+// solvers it returns zeros.
 func (r *Refit) Course() (steps, start int, counted, squared float64) {
 	if s, ok := r.solver.(*newtonSolver); ok {
 		return s.trace.steps, s.trace.start, s.trace.counted, s.trace.squared
@@ -145,9 +145,9 @@ func (r *Refit) Course() (steps, start int, counted, squared float64) {
 // Columns returns the length of a row.
 func (r *Refit) Columns() int { return len(r.cfg.Columns) }
 
-// Range returns the slots of step t ≥ 1, [first, end): those of window t, and with a stride also those between the
-// window before and window t, which belong to no window. If windows have no fixed number of slots, it assumes the
-// longest windows.
+// Range returns the slots of step t ≥ 1, [first, end): the slots of window t. With a stride, Range also includes the
+// slots between window t−1 and window t, which belong to no window. If windows have no fixed number of slots, it
+// assumes the longest windows.
 func (r *Refit) Range(t uint64) (first, end uint64) {
 	end = (t-1)*r.cfg.stride() + r.cfg.Slots()
 	if t > 1 {
@@ -412,7 +412,7 @@ func (r *Refit) Sizes() dp.Sizes {
 	if r.plan.Solver == "newton" { // standard errors
 		release *= 2
 	}
-	// Matrices and draws of the solver.
+	// Start with the matrices and draws of the solver.
 	peak := 8 * 16 * (d + 1) * (d + 1)
 	k := int64(r.plan.Rows)
 	peak += 8 * k * (d + 1)

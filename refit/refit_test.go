@@ -17,7 +17,7 @@ import (
 	"github.com/streamdp/streamdp/internal/vector"
 )
 
-// configs returns a configuration for each solver and each of its options.
+// configs returns a configuration for each solver and for each option of a solver.
 func configs() map[string]Config {
 	base := func(solver string) Config {
 		return Config{Solver: solver, Target: "y", Columns: []string{"a", "y", "b"}, ClipX: 2, ClipY: 3, Window: 120}
@@ -160,7 +160,7 @@ func TestUnits(t *testing.T) {
 			if constant {
 				y += 40
 			} else {
-				y -= 1.5*10 - 2*0.5 + 3 // relative to the centre
+				y -= 1.5*10 - 2*0.5 + 3 // make y relative to its centre
 			}
 			r.Add(uint64(i), []float64{(a - 10) / 2, (y + 3) / 8, (b - 0.5) / 0.25})
 		}
@@ -186,7 +186,7 @@ func TestUnits(t *testing.T) {
 	}
 }
 
-// TestSolve: a refit and a call of Solve give the same result.
+// TestSolve checks that a refit and a call of Solve give the same result.
 func TestSolve(t *testing.T) {
 	t.Parallel()
 	no := false
@@ -282,7 +282,7 @@ func TestTooManyRecords(t *testing.T) {
 	}
 }
 
-// TestStride: steps follow each other without a gap, and records between windows are ignored.
+// TestStride checks that steps follow each other without a gap, and that records between windows are ignored.
 func TestStride(t *testing.T) {
 	t.Parallel()
 	c := configs()["newton"]
@@ -317,7 +317,7 @@ func TestStride(t *testing.T) {
 	}
 }
 
-// TestSample: a release has the announced form, and too few records cause a warning.
+// TestSample checks that a release has the announced form, and too few records cause a warning.
 func TestSample(t *testing.T) {
 	t.Parallel()
 	for name, c := range configs() {
@@ -344,15 +344,15 @@ func TestAddAllocatesNothing(t *testing.T) {
 	for name, c := range configs() {
 		c.Window = 1 << 20
 		if c.Solver == "fast-ihm" || c.Accounting == Paper {
-			continue // calibration is slow, and Add is the same
+			continue // calibration is slow, and Add is the same code
 		}
 		r := mustRefit(t, c, generous)
 		t.Run(name, func(t *testing.T) { estimatortest.Allocates(t, r, 0, records(64, 1)...) })
 	}
 }
 
-// TestRowsInTheBall: rows of the window are exactly in the unit ball, for every record and every bound. Sketches depend
-// on this, because they have no test in integers.
+// TestRowsInTheBall checks that rows of the window are exactly in the unit ball, for every record and every bound.
+// Sketches depend on this, because they have no test in integers.
 func TestRowsInTheBall(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(16, 17))

@@ -8,8 +8,8 @@ import (
 
 // releaseVector returns x with Gaussian noise on a lattice. The standard deviation in each coordinate is sd or slightly
 // more; see [deviation]. x is rounded to integers, and the noise is a rounded Gaussian. An x beyond 61 bits of the
-// lattice is moved to the end of that range. This moves no two values further apart, and the result does not show
-// whether it happened.
+// lattice is moved to the end of that range. This does not increase the distance of two values, and the result does not
+// show whether it happened.
 //
 // Privacy: if x moves by at most sensitivity in norm, and computing x is off by at most err in norm, then it is
 // sensitivity/sd-Gaussian private.
@@ -54,8 +54,8 @@ func deviation(d int, sensitivity, err, sd float64, bits int) (raised float64, e
 	return sd * (moves / sensitivity) * dp.RoundUp, exp
 }
 
-// bitsOf returns the float64 bits of the numbers that a sketch's noise multiplies. The noise row takes them as the
-// integers that it hides.
+// bitsOf returns the float64 bits of the numbers that are multiplied by a sketch's noise. The noise row takes them as
+// the integers that the noise hides.
 func bitsOf(parts ...[]float64) []int64 {
 	var all []int64
 	for _, part := range parts {
@@ -70,9 +70,9 @@ func bitsOf(parts ...[]float64) []int64 {
 //
 //	λ̃ = max(0, λ − sd·(τ − Z)),  Z ~ N(0, 1)
 //
-// on a lattice. The bound fails with the probability that belongs to tau. λ moves by at most bound; sd and the result
-// are in units of bound. Z and τ count standard deviations of the actual noise, which is larger than sd because
-// computing λ is inexact. With τ in units of sd, the bound would fail more often.
+// on a lattice. The bound fails with the probability that belongs to tau. λ moves by at most `bound`; sd and the result
+// are in units of `bound`. Z and τ count standard deviations of the actual noise, which exceeds sd because computing λ
+// is inexact. If τ counted multiples of sd, the lower bound would fail more often.
 //
 // Privacy: bound/sd-Gaussian private, under either adjacency: λ_min(XᵀX) moves by at most ‖x‖², by Weyl's inequality.
 func lower(n dp.Noise, array string, lambda, err, bound, sd, tau float64, bits int) (float64, error) {
@@ -86,7 +86,8 @@ func lower(n dp.Noise, array string, lambda, err, bound, sd, tau float64, bits i
 }
 
 // roundPublic rounds the coefficients of a sketch's solution to multiples of 2⁻²⁰, in the units of the clipped window.
-// That is far below their noise, and far above anything that floating point could reveal.
+// A multiple is far smaller than the noise, and far larger than the last bits by which floating point could reveal
+// data.
 func roundPublic(theta []float64) {
 	for j, v := range theta {
 		theta[j] = math.Floor(v*(1<<20)+0.5) / (1 << 20)

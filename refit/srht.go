@@ -12,10 +12,10 @@ import (
 // Walsh–Hadamard transform of length N, the smallest power of two ≥ n, and rows selects k₂ of its rows. It is applied
 // to n rows, padded by N − n rows of zeros. The columns of S have norm 1.
 //
-// Signs and rows are public: they protect nothing and do not depend on records.
+// Signs and the selected rows of H̃ are public: they do not depend on records, and no guarantee relies on them.
 type srht struct {
 	n, padded int
-	signs     []float64 // of the first n rows
+	signs     []float64 // random signs of the first n rows
 	rows      []int
 }
 
@@ -29,7 +29,7 @@ func drawSRHT(n, k2 int, row dp.Row) *srht {
 	for i := range all {
 		all[i] = i
 	}
-	for i := range k2 { // Fisher and Yates
+	for i := range k2 { // the shuffle of Fisher and Yates
 		hi, _ := bits.Mul64(row.Word(n+i), uint64(s.padded-i))
 		j := i + int(hi)
 		all[i], all[j] = all[j], all[i]
@@ -45,8 +45,8 @@ func padded(n int) int { return 1 << bits.Len(uint(max(n, 1)-1)) }
 //
 //	m̂ = max_{i≤n} ‖ZᵀSe_i − x_i‖
 //
-// computed by (SᵀS − I)X = B·H̃W, where U = H̃BX and W = −U/N, plus U/k₂ in the sampled rows. Rows of the padding are
-// equal in all neighbours, so they do not count.
+// computed by (SᵀS − I)X = B·H̃W, where U = H̃BX and W = −U/N, plus U/k₂ in the sampled rows. The maximum leaves out
+// the rows of the padding, because they are the same in all neighbours.
 //
 // Cost: two transforms of N×d.
 func (s *srht) apply(x []float64, d int) (z []float64, distortion float64) {

@@ -12,8 +12,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/race"
 )
 
-// TestMemory: a window takes the stated memory, plus garbage that the collector has not freed and some kilobytes for
-// names of arrays.
+// TestMemory checks that a window takes at most the stated memory, plus garbage that the collector has not freed and
+// some kilobytes for names of arrays.
 func TestMemory(t *testing.T) {
 	if race.Enabled {
 		t.Skip("the race detector allocates")
@@ -21,7 +21,7 @@ func TestMemory(t *testing.T) {
 	const n = 40_000
 	for name, c := range configs() {
 		if c.Transforms > 1 {
-			continue // not at the same time as others
+			continue // not allocated at the same time as the others
 		}
 		c.Window = n
 		r := mustRefit(t, c, generous)
@@ -45,7 +45,7 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// TestPartMemory: a part of a window takes the stated memory, and a kilobyte for itself.
+// TestPartMemory checks that a part of a window takes at most the stated memory plus a kilobyte.
 func TestPartMemory(t *testing.T) {
 	if race.Enabled {
 		t.Skip("the race detector allocates")
@@ -87,7 +87,7 @@ func contractOf(t testing.TB, c Config) estimatortest.Contract[*Refit] {
 	}
 }
 
-// TestRestart restores the states of every solver.
+// TestRestart restores states of every solver, which must continue with the same releases.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	for name, c := range configs() {
@@ -100,7 +100,7 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// TestStates: a refit refuses states of other configurations, and damaged states.
+// TestStates checks that a refit refuses states of other configurations, and damaged states.
 func TestStates(t *testing.T) {
 	t.Parallel()
 	c := configs()["newton"]

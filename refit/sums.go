@@ -8,8 +8,8 @@ import (
 	"github.com/streamdp/streamdp/internal/gram"
 )
 
-// rowSums holds everything that least squares needs of a window: Σ [x, y][x, y]ᵀ and the number of rows. It is computed
-// row by row in O(d²) memory. The sums of a window are the sums of its blocks' sums.
+// rowSums holds everything that least squares needs to know about a window: Σ [x, y][x, y]ᵀ and the number of rows. It
+// is computed row by row in O(d²) memory. The sums of a window are the sums of its blocks' sums.
 type rowSums struct {
 	dim, n int
 	sum    *gram.Sum
@@ -95,8 +95,9 @@ const segments = 8
 // sumsOf returns the sums over a window. It adds in the same order on every machine.
 func sumsOf(w *Data) *rowSums { return sumsAnd(w, func(lo, hi int) {}) }
 
-// sumsAnd computes the sums like sumsOf. It also calls then once for each range of rows when their sums are done and
-// the rows are still in the cache. Several goroutines may call then at once; then may overwrite its rows.
+// sumsAnd computes the sums like sumsOf. It also calls the function `then` once for each range of rows, after their
+// sums are done and while the rows are still in the cache. Several goroutines may call `then` at once; `then` may
+// overwrite its rows.
 func sumsAnd(w *Data, then func(lo, hi int)) *rowSums {
 	var parts [segments]*rowSums
 	eachSegment(w.Len(), func(part, lo, hi int) {

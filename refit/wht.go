@@ -27,8 +27,8 @@ func walshHadamard(x []float64, d int) {
 	if n == 0 || n&(n-1) != 0 || n*d != len(x) {
 		panic(fmt.Sprintf("refit: %d numbers in rows of %d are not a power of two of rows", len(x), d))
 	}
-	// Rows are stored one after the other. A stage that joins rows at distance h joins numbers at distance hd, and
-	// treats runs of hd numbers alike.
+	// Rows are stored one after the other. A stage that combines rows at distance h combines numbers at distance hd,
+	// and treats all numbers in a run of hd alike.
 	block := len(x)
 	for block > cachedNumbers && block > d {
 		block /= 2

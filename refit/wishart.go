@@ -37,7 +37,7 @@ func drawWishart(l []float64, d, k int, row dp.Row) *wishart {
 	return w
 }
 
-// solve replaces g by (X̃ᵀX̃/k)⁻¹g: four triangular solves.
+// solve replaces g by (X̃ᵀX̃/k)⁻¹g. It takes four triangular solves.
 func (w *wishart) solve(g []float64) {
 	forward(w.l, g)
 	forward(w.a, g)

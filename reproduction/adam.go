@@ -8,8 +8,8 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// privateAdam reproduces Adam of "Continual Release Moment Estimation with Differential Privacy": Figure 4, and how
-// models learn.
+// privateAdam reproduces the results about Adam of "Continual Release Moment Estimation with Differential Privacy":
+// Figure 4, and how well models learn.
 func privateAdam(p *page) error {
 	p.text(`## Private Adam
 

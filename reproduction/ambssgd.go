@@ -11,7 +11,7 @@ import (
 )
 
 // adaptiveClipping reproduces "(Nearly) Optimal Private Linear Regression for Sub-Gaussian Data via Adaptive Clipping",
-// which has no experiments: it runs the algorithm as printed, and this library's version.
+// a paper without experiments. It runs the algorithm as printed and this library's version.
 func adaptiveClipping(p *page) error {
 	p.text(
 		`## Varshney, Thakurta, Jain: (Nearly) Optimal Private Linear Regression for Sub-Gaussian Data via Adaptive Clipping
@@ -111,8 +111,8 @@ func riskTrials(n int) int {
 	return 20
 }
 
-// riskTrial adds the excess risks for one draw of n records: of least squares, of gradient descent on a table, and of
-// the methods.
+// riskTrial draws n records and adds the excess risks of least squares, of gradient descent on a table, and of the
+// methods.
 func riskTrial(methods []riskMethod, d, n int, run uint64, risks []sample) error {
 	l := newLinear(run, d)
 	s := l.sample(n)
@@ -155,7 +155,7 @@ func riskTrial(methods []riskMethod, d, n int, run uint64, risks []sample) error
 	return nil
 }
 
-// excessRisk draws one dimension and returns its methods and the rows of its table.
+// excessRisk draws the figure for d dimensions and returns the names of the methods and the rows of the table.
 func excessRisk(p *page, d int, sizes []int) (names []string, cells [][]string, err error) {
 	methods := riskMethods(d)
 	names = []string{"least squares", "DP-GD, tracked"}

@@ -34,8 +34,9 @@ type boundsErrors struct {
 	Covariance      map[string]float64 `json:"covariance"`
 	WorstMean       float64            `json:"worst_mean"`
 	WorstCovariance float64            `json:"worst_covariance"`
-	// Noise and Wide are the shares of entries of automatic releases whose true value, before any clipping, is within
-	// 1.96 of se, or of se_with_clipping: for means, and for covariances off and on the diagonal.
+	// Noise and Wide are shares of the entries of automatic releases: those whose true value, before any clipping, is
+	// within 1.96·se (Noise) or 1.96·se_with_clipping (Wide). The three numbers are for means, for covariances off the
+	// diagonal, and for those on it.
 	Noise [3]float64 `json:"noise"`
 	Wide  [3]float64 `json:"wide"`
 	// Frozen is the mean number of frozen columns. Verdicts counts trials.
@@ -55,10 +56,11 @@ const (
 	boundsDelta   = 1e-6
 	boundsRows    = 25_000 // rows of a family, and of a set with fewer rows
 	boundsPrior   = 100    // half-width of the interval for CoinPress, in deviations
-	boundsWide    = 4      // trials of constants that are too wide; their errors scatter least
+	boundsWide    = 4      // number of trials with constants that are too wide, whose errors scatter least
 )
 
-// boundsTrials returns the number of trials for d columns. Few columns scatter more.
+// boundsTrials returns the number of trials for d columns. With few columns, results scatter more, so there are more
+// trials.
 func boundsTrials(d int) int { return 16 * (1 + 3/d) }
 
 // family draws rows.
@@ -68,7 +70,8 @@ type family struct {
 	row  func(r *rand.Rand, x []float64, at float64) // at is the position in the stream, from 0 to 1
 }
 
-// eachColumn returns a family whose columns have the same distribution, in units of 1, 2, … and around −1, 2, −3, ….
+// eachColumn returns a family whose columns have the same distribution, but different scales (1, 2, …) and centres (−1,
+// 2, −3, …).
 func eachColumn(name string, d int, draw func(r *rand.Rand) float64) family {
 	return family{name, d, func(r *rand.Rand, x []float64, _ float64) {
 		for j := range x {
@@ -157,7 +160,8 @@ var boundsFamilies = []family{
 	}},
 }
 
-// ones returns columns that are 1 with these probabilities, in turn, and otherwise 0.
+// ones returns a function that draws columns of 0 and 1. The probabilities of 1 are the given shares, which the columns
+// use in turn.
 func ones(shares ...float64) func(*rand.Rand, []float64, float64) {
 	return func(r *rand.Rand, x []float64, _ float64) {
 		for j := range x {
@@ -252,7 +256,7 @@ func compareBounds(name, order string, trials int, draw func(trial uint64) [][]f
 	for trial := uint64(1); trial <= uint64(trials); trial++ {
 		rows := draw(trial)
 		d := len(rows[0])
-		// The length of the warm-up is public. The rows after it are the truth for all methods.
+		// The length of the warm-up is public. For all methods, the truth is computed from the rows after it.
 		n, err := warmupLength(d)
 		if err != nil {
 			return nil, err
@@ -426,15 +430,16 @@ func (t *rowMoments) cover(r *boundsRelease, entries, covered, wide *[3]float64)
 	})
 }
 
-// bestClip returns the clip norm with the smallest sum of both mean squared errors: that of the noise, which is public,
-// and that of clipping, which is computed from the rows.
+// bestClip returns the clip norm with the smallest mean squared error. The error has two parts: that of the noise,
+// which is public, and that of clipping, which is computed from the rows.
 func bestClip(rows [][]float64, c *constants) (float64, error) {
 	d := len(c.centre)
 	r, err := replayMoments(rows, len(rows)/boundsStep, &constants{c.centre, c.scale, 1}, 1)
 	if err != nil {
 		return 0, err
 	}
-	// The noise of an entry for clip norm 1. The covariance also has noise of the mean, which is small.
+	// unit1 is the noise of an entry of the mean for clip norm 1. The covariance also has noise of the mean, which is
+	// small.
 	unit1 := *r.Values["mean_original"].SE[0] / c.scale[0]
 	var unit2 float64
 	n := 0
@@ -493,7 +498,8 @@ type boundsValue struct {
 	Wide perEntry `json:"se_with_clipping"`
 }
 
-// perEntry holds numbers by entry, nil for none. A single number stands for all entries.
+// perEntry holds a number for each entry, or nil for an entry without a number. A list of one number stands for all
+// entries.
 type perEntry []*float64
 
 func (x *perEntry) UnmarshalJSON(b []byte) error {

@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// boundsFound compares moments with found bounds and moments with constants from elsewhere.
+// boundsFound compares moments whose bounds were found automatically with moments whose constants come from other
+// sources.
 func boundsFound(p *page) error {
 	all, err := kept[[]boundsErrors]("bounds")
 	if err != nil {

@@ -14,9 +14,9 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dataset"
 )
 
-// TestRivals: with nearly no noise, ApproxBounds finds the powers of two around all rows, and CoinPress finds mean and
-// deviation of Gaussian rows from an interval that is a hundred times too wide. The shares of the budget add up to the
-// whole.
+// TestRivals checks that with nearly no noise, ApproxBounds finds the powers of two around all rows, and CoinPress
+// finds mean and deviation of Gaussian rows from an interval that is a hundred times too wide. The shares of the budget
+// add up to the whole.
 func TestRivals(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(1, 2))
@@ -38,7 +38,7 @@ func TestRivals(t *testing.T) {
 		near(fmt.Sprint("scale ", j), a.scale[j], orOne((want[1]-want[0])/2), 0)
 	}
 	near("clip", a.clip, math.Sqrt(5), 1e-12)
-	// Noise as large as the bins hides the column's tails, and never adds a tail: 10⁻⁹.
+	// Noise as large as the counts hides the column's tails. It adds a tail only with probability 10⁻⁹.
 	few := approxBounds(rows, 0.05, source)
 	if few.scale[0] != 4 || few.centre[0] != 12 || few.scale[3] > 80 {
 		t.Errorf("with noise: %+v", few)
@@ -58,8 +58,8 @@ func TestRivals(t *testing.T) {
 	near("shares", sum, 1, 1e-15)
 }
 
-// TestCompareBounds: in a few trials with Gaussian rows, automatic bounds are near the oracle, constants that are too
-// wide are not, and the noise has the right coverage.
+// TestCompareBounds checks that in a few trials with Gaussian rows, errors with automatic bounds are near those of the
+// oracle, errors with too wide constants are not, and the noise has the right coverage.
 func TestCompareBounds(t *testing.T) {
 	t.Parallel()
 	f := eachColumn("Gaussian", 4, (*rand.Rand).NormFloat64)
@@ -82,8 +82,8 @@ func TestCompareBounds(t *testing.T) {
 	}
 }
 
-// TestKeptBounds simulates a family and a data set again, and compares with the kept numbers; all of them would take a
-// quarter of an hour.
+// TestKeptBounds simulates a family and a data set again, and compares with the kept numbers; to simulate all of them
+// would take a quarter of an hour.
 func TestKeptBounds(t *testing.T) {
 	t.Parallel()
 	all, err := kept[[]boundsErrors]("bounds")
@@ -119,7 +119,7 @@ func TestKeptBounds(t *testing.T) {
 	}
 }
 
-// TestBoundsPage: the page and its CSV files have the comparison of the kept measurements.
+// TestBoundsPage checks that the page and its CSV files have the comparison of the kept measurements.
 func TestBoundsPage(t *testing.T) {
 	t.Parallel()
 	p := &page{figures: t.TempDir()}

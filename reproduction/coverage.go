@@ -17,7 +17,7 @@ import (
 // heldSet is the data set that was not used to choose newton's constants.
 const heldSet = "skillcraft"
 
-// coverageSettings say where data lie and how windows are fitted.
+// coverageSettings lists the settings of the simulation: where the data lie and how windows are fitted.
 var coverageSettings = []struct {
 	about     string
 	at        interceptSetting
@@ -55,7 +55,8 @@ func (c *coverage) add(o coverage) {
 	c.Covered += o.Covered
 }
 
-// String returns the share that is covered, and the share that has an error if not all have one.
+// String returns the share of coefficients that is covered. If some have no standard error, it adds the share that has
+// one.
 func (c coverage) String() string {
 	if c.Stated == 0 {
 		return "none"
@@ -67,8 +68,8 @@ func (c coverage) String() string {
 	return text
 }
 
-// simulateCoverage draws windows from every set, as a distribution. It counts how often the coefficients of the
-// distribution are within the errors that newton states.
+// simulateCoverage treats every set as a distribution and draws windows from it. It counts how often the distribution's
+// coefficients are within 1.96 of newton's standard errors.
 func simulateCoverage() (any, error) {
 	if dataset.Folder() == "" {
 		return nil, errors.New("STREAMDP_DATA is not set to a folder of data sets")
@@ -144,8 +145,8 @@ func (set *refitSet) coverages() (*coverages, error) {
 }
 
 // shortest returns the shortest least-squares coefficients, with the intercept last if there is one. A direction gets
-// none if the rows vary less than 10⁻¹⁰ times as much as in the first direction: columns there depend on each other,
-// except for the rounding of the file.
+// no coefficient if the rows vary in it less than 10⁻¹⁰ times as much as in the first direction: there the columns
+// depend linearly on each other, up to the rounding of the file.
 func (w *window) shortest(intercept bool) ([]float64, error) {
 	d, n := len(w.x[0]), float64(len(w.y))
 	centre, mean := make([]float64, d), 0.0

@@ -101,7 +101,7 @@ func (g *passage) run(rows [][]float64, each func(*release) error) (last *releas
 			return nil, err
 		}
 	}
-	// Use a new client: the metadata of this one lack the topic that the daemon created.
+	// Use a new client: the metadata of the old one lack the topic that the daemon created.
 	reader, err := kafka.NewClient(kafka.Options{Brokers: []string{broker.Addr()}})
 	if err != nil {
 		return nil, err
@@ -141,7 +141,8 @@ func (g *passage) consume(broker, dir string, n int64) error {
 	defer daemon.Close()
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
-	for _, s := range daemon.Status() { // one by one, because a manifest contains the earlier charges of others
+	// Streams one by one, because a manifest contains the earlier charges of other streams
+	for _, s := range daemon.Status() {
 		if err := daemon.Do(ctx,
 			streamtask.NewRequest(streamtask.RequestOpen,
 				core.Task{Stream: s.Stream, Partition: s.Partition})); err != nil {

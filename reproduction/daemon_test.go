@@ -20,8 +20,8 @@ amb.curvature = 1.5
 radius = 5.0
 `
 
-// TestPassage: a stream through the daemon gives the same releases for the same seed, the coefficients of the rows, and
-// every release in order.
+// TestPassage sends a stream through the daemon. The same seed must give the same releases, every release must arrive
+// in order, and the coefficients must be those of the rows.
 func TestPassage(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(1, 2))

@@ -16,7 +16,7 @@ import (
 type regressionSet struct {
 	columns       []string
 	centre, scale []float64   // means and deviations of the columns
-	train, test   [][]float64 // with the target last
+	train, test   [][]float64 // rows, with the target last
 	clipX, clipY  float64     // 99 % of scaled features are at most clipX long, 99.9 % of targets at most clipY
 	curvature     float64     // largest eigenvalue of the clipped features' second moment
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dataset"
 )
 
-// TestDataSet: each row of a set is in one half of a split. Given the curvature, the daemon comes near least squares,
-// as the page says.
+// TestDataSet checks that each row of a set is either a training row or a test row of a split. With the curvature
+// configured, the daemon must come near least squares, as the page says.
 func TestDataSet(t *testing.T) {
 	if dataset.Folder() == "" {
 		t.Skip("needs data sets that are not part of the project: set STREAMDP_DATA")

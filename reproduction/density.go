@@ -10,8 +10,8 @@ import (
 	"github.com/streamdp/streamdp/moments"
 )
 
-// figure5 simulates Gaussian density estimation in two ways: as the paper describes it, which is not private, and
-// privately.
+// figure5 simulates Gaussian density estimation in two ways: as in the paper, which is not private, and by this
+// library, which is.
 func figure5(p *page) error {
 	const d, n, runs = 5, 100, 400
 	curves := []*divergence{

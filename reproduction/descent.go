@@ -65,7 +65,7 @@ func descent(s *sgd.Sample, rho float64, steps int, gamma float64, run uint64) (
 	return sgd.GradientDescent(s, sgd.Descent{Steps: steps, Rate: 0.25, Clip: gamma}, replaced(rho), noise)
 }
 
-// tracked runs our version: the clip norm is tracked, and the last half of the iterates is averaged.
+// tracked runs our version. It tracks the clip norm and averages the last half of the iterates.
 func tracked(s *sgd.Sample, rho float64, run uint64) ([]float64, error) {
 	noise, err := once(run)
 	if err != nil {
@@ -416,8 +416,8 @@ p = %d, ρ = %g, m = %d estimates, burn-in %d; 100 runs as in the paper, 50 at n
 	return nil
 }
 
-// constructions returns the estimates of one run by each construction, nil where a run is not longer than its burn-in.
-// All have the noise of total iterations.
+// constructions returns the estimates of one run by each construction of intervals. An entry is nil if the run is not
+// longer than the construction's burn-in. All constructions have the noise of a run of total iterations.
 func constructions(s *sgd.Sample, rho float64, total, m, burnIn int, run uint64) ([][][]float64, error) {
 	gamma := 5 * math.Sqrt(float64(s.D))
 	one, err := descent(s, rho, total, gamma, run)

@@ -163,7 +163,7 @@ func (w *window) compareFast(name string, budgets []float64, keys ...string) (*f
 // the unit ball. x is uniform on the sphere, or normal with covariance 2·0.99^|i−j|.
 func synthetic(family string, n, d int) *window {
 	// The paper does not state its θ₀. With seed 39, the correlated rows have nearly the paper's ratio of ‖Y‖² to the
-	// residual of least squares; on the sphere all θ₀ are alike.
+	// residual of least squares. On the sphere every θ₀ gives the same distribution.
 	seed := map[string]uint64{"sphere": 5, "correlated": 39}[family]
 	source := rand.New(rand.NewPCG(19, seed))
 	normal := func() []float64 {
@@ -186,7 +186,7 @@ func synthetic(family string, n, d int) *window {
 		x := normal()
 		if family == "sphere" {
 			unit(x)
-		} else { // a chain has this covariance
+		} else { // a Markov chain along the coordinates has this covariance
 			const step = 0.99
 			x[0] *= math.Sqrt2
 			for j := 1; j < d; j++ {
@@ -200,7 +200,7 @@ func synthetic(family string, n, d int) *window {
 }
 
 // fastMixing reproduces "The Fast Mixing Mechanism for Differential Privacy": its comparison on synthetic families
-// (Figures 1 and 2, Table 1), with methods that the paper does not compare.
+// (Figures 1 and 2, Table 1). It adds methods that the paper does not compare.
 func fastMixing(p *page) error {
 	all, err := kept[[]fastFamily]("fastmix")
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/streamdp/streamdp/refit"
 )
 
-// interceptSetting says where data lie: features and target have this mean, in standard deviations, and bounds are too
-// large by this factor.
+// interceptSetting is a setting of the comparison: the mean of features and target, in standard deviations, and the
+// factor by which bounds are too large.
 type interceptSetting struct {
 	Features float64 `json:"features"`
 	Target   float64 `json:"target"`
@@ -24,8 +24,8 @@ var interceptSettings = []interceptSetting{{0, 0, 1}, {0, 0, 5}, {1, 3, 1}, {3, 
 // interceptSolvers lists the solvers of the comparison with an intercept.
 var interceptSolvers = []string{"linmix", "adassp", "dp-gd-residual", "ihm", "fast-ihm", "dp-gd", "newton"}
 
-// interceptLosses holds the shares of one set's signal that solvers with an intercept miss, in the order of the
-// settings and the budgets. 0 is the loss of least squares, 1 that of the mean.
+// interceptLosses holds, for one set, the share of the signal that each solver with an intercept misses. The order is
+// that of the settings and the budgets. Least squares has loss 0; predicting the mean has loss 1.
 type interceptLosses struct {
 	Set    string                   `json:"set"`
 	Rows   int                      `json:"n"`
@@ -123,7 +123,7 @@ func (set *refitSet) shifted(at interceptSetting) (*window, error) {
 
 // constantErrors returns the mean squared errors of least squares with an intercept, and of the mean.
 func (w *window) constantErrors() (least, zero float64, err error) {
-	half := &window{y: w.y} // with their constant, rows stay in the unit ball
+	half := &window{y: w.y} // features are halved, so that rows with their constant stay in the unit ball
 	var mean float64
 	for i, x := range w.x {
 		row := make([]float64, len(x)+1)
@@ -143,8 +143,8 @@ func (w *window) constantErrors() (least, zero float64, err error) {
 	return half.error(best), w.error(constant), nil
 }
 
-// withIntercepts compares the solvers of refits with an intercept, in the settings of the tables without one, and for
-// data with other means.
+// withIntercepts compares the solvers of refits with an intercept. It uses the settings of the tables without an
+// intercept, and data with other means.
 func withIntercepts(p *page) error {
 	all, err := kept[[]interceptLosses]("intercepts")
 	if err != nil {

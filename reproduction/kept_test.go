@@ -11,8 +11,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dataset"
 )
 
-// near compares numbers that a file holds with nine digits. Their last bits differ on a processor that fuses products
-// in a plan.
+// near compares numbers that a file holds with nine digits. Last bits are not compared, because they differ on a
+// processor that fuses products in a plan.
 func near(t *testing.T, what string, got, want float64) {
 	t.Helper()
 	if math.Abs(got-want) > 1e-4*math.Abs(want) {
@@ -57,7 +57,7 @@ func TestKeptRefits(t *testing.T) {
 	}
 }
 
-// TestKeptIntercepts does the same for fits with an intercept.
+// TestKeptIntercepts fits some sets with an intercept again, and compares with the kept numbers.
 func TestKeptIntercepts(t *testing.T) {
 	if dataset.Folder() == "" {
 		t.Skip("needs data sets that are no part of the project: set STREAMDP_DATA")
@@ -86,8 +86,9 @@ func TestKeptIntercepts(t *testing.T) {
 	}
 }
 
-// TestRefitRun: the daemon refits windows of a data set while another stream computes moments of the topic. Together
-// they cost less than one after the other, and the refits come near least squares.
+// TestRefitRun runs the daemon: one stream refits windows of a data set while another computes moments of the same
+// topic. The two streams together must cost less than the sum of their costs, and the refits must come near least
+// squares.
 func TestRefitRun(t *testing.T) {
 	if dataset.Folder() == "" {
 		t.Skip("needs data sets that are no part of the project: set STREAMDP_DATA")
@@ -117,7 +118,8 @@ func TestRefitRun(t *testing.T) {
 	}
 }
 
-// TestKeptCoverage simulates a set again, with STREAMDP_SLOW=1 all small ones. The counts must be equal.
+// TestKeptCoverage simulates a set again, or with STREAMDP_SLOW=1 all small sets. The counts must be equal to the kept
+// ones.
 func TestKeptCoverage(t *testing.T) {
 	if dataset.Folder() == "" {
 		t.Skip("needs data sets that are no part of the project: set STREAMDP_DATA")
@@ -163,8 +165,8 @@ func TestKeptFast(t *testing.T) {
 	}
 }
 
-// TestFast: the synthetic families at a small size. Pooled debiased sketches are better than others if rows vary in
-// every direction.
+// TestFast simulates the synthetic families at a small size. Pooled debiased sketches must be better than others if
+// rows vary in every direction.
 func TestFast(t *testing.T) {
 	t.Parallel()
 	w := synthetic("sphere", 1<<13, 4)
@@ -182,7 +184,8 @@ func TestFast(t *testing.T) {
 	}
 }
 
-// TestSimulations: every simulation has its file, with one element per line. An unknown simulation is an error.
+// TestSimulations checks that every simulation has its file, with one element per line. An unknown simulation is an
+// error.
 func TestSimulations(t *testing.T) {
 	t.Parallel()
 	for _, s := range simulations {

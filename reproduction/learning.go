@@ -17,7 +17,7 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dataset"
 )
 
-// The models that are trained, and the number of runs.
+// These are the settings of the trained models, and the number of runs.
 const (
 	learningBatch = 64
 	learningSeeds = 4
@@ -30,8 +30,8 @@ type trainer struct {
 	factor       float64 // factor of its learning rates
 }
 
-// The steps of momentum are as long as its gradients, unlike those of Adam; and there are more steps if each has one
-// record.
+// Learning rates differ by method: the steps of momentum are as long as its gradients, unlike those of Adam, and there
+// are more steps if each has one record.
 var (
 	trainers = []trainer{
 		{"momentum", "momentum", learningBatch, 10},
@@ -97,7 +97,7 @@ The first file has accuracies on the test rows in %%, means of %d runs at the be
 			percent(accuracy)}
 	}
 	head := []string{"budget", "data", "classes", "rows", "largest class", "non-private"}
-	ahead := []string{"budget"} // of momentum
+	ahead := []string{"budget"} // header of the table of leads over momentum
 	for _, c := range trainers {
 		head = append(head, c.name)
 		if c.method != "momentum" {
@@ -105,12 +105,12 @@ The first file has accuracies on the test rows in %%, means of %d runs at the be
 		}
 	}
 	var rows, gains [][]string
-	var behind []string                          // the default, behind non-private
+	var behind []string                          // how far the default is behind training without privacy
 	largest, of, compared := math.Inf(-1), "", 0 // gain over momentum, in standard errors
 	for _, b := range learningBudgets {
 		budget := fmt.Sprintf("ε = %g, %s", b.epsilon, b.adjacency)
 		gain := []string{budget}
-		points := make([][]float64, len(trainers)) // ahead of momentum, by task
+		points := make([][]float64, len(trainers)) // lead over momentum, by task
 		var loss float64
 		for i, t := range all {
 			row := append([]string{budget}, begin[i]...)

@@ -1,7 +1,7 @@
 // Command reproduction recomputes the figures of the papers. It writes RESULTS.md with plots, and the numbers to CSV
 // files in the folder results. The page says for each figure whether our result differs from the paper's, and why.
-// Nothing in these files is written by hand. docs/reproduction.md summarises them, and a test looks up the numbers of
-// the summary there. Run the command by make reproduction.
+// Nothing in these files is written by hand. docs/reproduction.md summarises them. A test checks that each number of
+// that summary appears in these files. Run the command by make reproduction.
 //
 // The command is a separate module, so that the program's module does not depend on packages that only the figures
 // need.
@@ -82,13 +82,14 @@ type page struct {
 	figures string
 	results map[string][]byte // the files of the folder results, by name
 	kept    string            // the page of an earlier run
-	folder  string            // of that page
+	folder  string            // folder of that page
 }
 
 // keep copies the section with the given heading, up to the next heading, from the existing page: computing it needs
 // data that are not part of the project.
 func (p *page) keep(heading string) error {
-	_, part, found := strings.Cut(p.kept+"## ", "\n"+heading+"\n") // so that the end counts as a heading
+	// With a heading appended, the last section has an end too.
+	_, part, found := strings.Cut(p.kept+"## ", "\n"+heading+"\n")
 	if !found {
 		return fmt.Errorf(
 			"%q is not on the page yet, and STREAMDP_DATA names no folder of data sets to compute it from", heading)
@@ -149,7 +150,7 @@ func (p *page) large(name string, head []string, rows [][]string, shown func(row
 	return nil
 }
 
-// picked returns some cells, or all if columns is empty.
+// picked returns the cells in the given columns, or all cells if columns is empty.
 func picked(cells []string, columns []int) []string {
 	if len(columns) == 0 {
 		return cells
@@ -234,7 +235,7 @@ func num(x float64) string {
 		mantissa, exponent, _ := strings.Cut(s, "e")
 		power, err := strconv.Atoi(exponent)
 		if err != nil {
-			return s // an infinity
+			return s // the number is infinite
 		}
 		return fmt.Sprintf("%s·10^%d", mantissa, power)
 	case a >= 1000:

@@ -12,8 +12,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/cases"
 )
 
-// TestCurrent: RESULTS.md, its figures and its CSV files are what the program writes. It takes
-// minutes and runs with STREAMDP_SLOW=1.
+// TestCurrent checks that RESULTS.md, its figures and its CSV files are what the program writes. The test takes minutes
+// and runs only with STREAMDP_SLOW=1.
 func TestCurrent(t *testing.T) {
 	if os.Getenv("STREAMDP_SLOW") == "" {
 		t.Skip("takes long: runs with STREAMDP_SLOW=1, which make nightly-reproduction sets")
@@ -79,8 +79,8 @@ func TestFigure(t *testing.T) {
 	}
 }
 
-// TestLarge: a large table is a CSV file with all rows and columns; the page has a link to it and
-// the rows and columns that were picked.
+// TestLarge checks that a large table becomes a CSV file with all rows and columns. The page must have a link to it and
+// show only the selected rows and columns.
 func TestLarge(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -110,7 +110,7 @@ func TestLarge(t *testing.T) {
 	}
 }
 
-// TestResults: RESULTS.md links each CSV file of the folder results, and no other one.
+// TestResults checks that RESULTS.md links each CSV file of the folder results, and no other CSV file.
 func TestResults(t *testing.T) {
 	t.Parallel()
 	root := cases.Root(t)
@@ -135,8 +135,8 @@ func TestResults(t *testing.T) {
 	}
 }
 
-// TestKeep: what a run cannot compute stays as it was, to the next heading; a page
-// that does not have it is an error.
+// TestKeep checks that a section that a run cannot compute stays as it was, up to the next heading. If the page lacks
+// the section, that is an error.
 func TestKeep(t *testing.T) {
 	t.Parallel()
 	old := "# Page\n\n## One\n\nFirst.\n\n### Two\n\nSecond,\n\n| a |\n\n### Three\n\nThird.\n\n"

@@ -9,9 +9,9 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dataset"
 )
 
-// elevators lists the columns of that data set in order, with round numbers of about four deviations of each. The
-// numbers stand for a user's knowledge of the units. They come from the tests of the demonstration, and are older than
-// this comparison.
+// elevators lists the columns of the data set "elevators" in order. Each has a round number of about four standard
+// deviations, which stands for a user's knowledge of the units. The numbers come from the tests of the demonstration
+// and were chosen before this comparison.
 var elevators = []struct {
 	name  string
 	scale float64
@@ -195,8 +195,8 @@ func beyond(rows [][]float64, scale []float64, norm float64) (n int) {
 	return n
 }
 
-// wholeSet reads all rows of a data set from the folder STREAMDP_DATA, with the target last: those of a split, first
-// the training rows.
+// wholeSet reads all rows of a data set from the folder STREAMDP_DATA: the training rows of a split, then its test
+// rows. The target is the last column.
 func wholeSet(name string) (rows [][]float64, err error) {
 	for _, read := range []func(string, string, int) ([][]float64, []float64, error){dataset.Read, dataset.Test} {
 		x, y, err := read(dataset.Folder(), name, 0)

@@ -17,7 +17,7 @@ import (
 // TestCompare checks errors of correlations, columns without correlations, and coverage, where all results are known.
 func TestCompare(t *testing.T) {
 	t.Parallel()
-	// Variances 4, 1 and 0.01, correlation ½ of the first two.
+	// The variances are 4, 1 and 0.01; the first two columns have the correlation ½.
 	plain := []float64{4, 1, 0.1, 1, 0.05, 0.01}
 	se := []float64{0.1, 0.1, 0.1, 0.1, 0.1, 0.1}
 	released := []float64{4.1, 1.1, 0.5, 1, 0.05, 0.3}
@@ -27,7 +27,8 @@ func TestCompare(t *testing.T) {
 		!reflect.DeepEqual(c.without, []int{2}) || math.Abs(c.covered-4./6) > 1e-15 {
 		t.Errorf("%+v, want errors of %g of the only pair", c, want)
 	}
-	rows := [][]float64{{0, 0}, {4, 0}, {0, 3}, {0, 0}} // scaled by 2 and 1; only the first is shortened, to 1
+	// Scaled, the rows that are not 0 have the norms 2 and 1. Only the first of these is shortened, to norm 1.
+	rows := [][]float64{{0, 0}, {4, 0}, {0, 3}, {0, 0}}
 	if got := covariance(rows, []float64{2, 3}, 1); !reflect.DeepEqual(got, []float64{3. / 16, -1. / 16, 3. / 16}) {
 		t.Errorf("covariance %v", got)
 	}
@@ -42,8 +43,8 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// TestMomentsPassage: the correlation that follows from the last release is within five standard errors of the rows'
-// correlation. That fails for one key in 10⁶; this key is fixed.
+// TestMomentsPassage checks that the correlation computed from the last release is within five standard errors of the
+// rows' correlation. That fails for one key in 10⁶; the key of the test is fixed.
 func TestMomentsPassage(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(5, 6))
@@ -77,7 +78,7 @@ clip = 1.0
 	}
 }
 
-// TestElevators: the page's section on the data set, which is not part of the project, is current.
+// TestElevators checks that the page's section on the data set, which is not part of the project, is current.
 func TestElevators(t *testing.T) {
 	t.Parallel()
 	if dataset.Folder() == "" {

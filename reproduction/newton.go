@@ -9,7 +9,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dataset"
 )
 
-// newtonSets compares the stream's default with the descent that is given the curvature, on published data sets.
+// newtonSets compares the default method for streams with gradient descent that knows the curvature, on published data
+// sets.
 func newtonSets(p *page) error {
 	const title, splits = "### Bounds alone: newton through the daemon", 5
 	if dataset.Folder() == "" {
@@ -43,7 +44,7 @@ newton is told only the bound of the features' norm; amb is told all bounds, a r
 }
 
 // newtonCells compares the contenders on four sets whose targets have the given mean, in standard deviations. It
-// returns the rows of the table, and the last row with geometric means.
+// returns the rows of the table and, separately, its last row with geometric means.
 func newtonCells(splits int, shift float64) (cells [][]string, end []string, err error) {
 	means := make([]float64, len(contenders)) // means of logarithms
 	for _, name := range []string{"elevators", "pol", "sml", "bike"} {
@@ -166,8 +167,8 @@ func regressionTables(epsilon float64, mechanism string) string {
 		epsilon, epsilon, mechanism)
 }
 
-// loss returns the share of the learnable signal that coefficients leave unexplained on the training rows. They are in
-// original units, with the constant last.
+// loss returns the share of the learnable signal that the coefficients theta leave unexplained on the training rows.
+// theta is in original units, with the constant last.
 func (s *regressionSet) loss(theta []float64) (float64, error) {
 	best, err := s.ols()
 	if err != nil {
@@ -190,7 +191,8 @@ func (s *regressionSet) loss(theta []float64) (float64, error) {
 	return (square(theta) - least) / (square(mean) - least), nil
 }
 
-// newtonDrift flips coefficients, and makes a feature ten times larger, in the middle of a stream.
+// newtonDrift simulates changes in the middle of a stream: coefficients change sign, and a feature becomes ten times
+// larger.
 func newtonDrift(p *page) error {
 	p.text(`### Changes in mid-stream
 

@@ -10,8 +10,8 @@ import (
 	"github.com/streamdp/streamdp/sgd"
 )
 
-// onlineRegression shows results that no paper shows: regression on a stream, by the daemon on data sets, after a
-// change, and with intervals.
+// onlineRegression shows results about regression on a stream that no paper shows: runs of the daemon on data sets,
+// recovery after a change, and the coverage of intervals.
 func onlineRegression(p *page) error {
 	p.text(`## Regression on a stream
 
@@ -25,8 +25,8 @@ Methods of package sgd for which the papers have no figure.
 	return nil
 }
 
-// dataSets streams published data sets through the daemon. They are not part of the project: without them the page
-// keeps its text.
+// dataSets streams published data sets through the daemon. The data sets are not part of the project; if they are
+// missing, the page keeps its text.
 func dataSets(p *page) error {
 	const title, splits = "### Data sets through the daemon", 5
 	if dataset.Folder() == "" {
@@ -79,7 +79,7 @@ The constants are tight because they were computed from the training rows, which
 					if err != nil {
 						return err
 					}
-					releases = max(releases, n) // the number with the default quantile
+					releases = max(releases, n) // the default quantile gives the largest number of releases
 					got = append(got, s.score(original(last)))
 				}
 				row = append(row, got.String())
@@ -109,7 +109,7 @@ func (s scores) String() string {
 	return fmt.Sprintf("%.3f (%.3f to %.3f)", sorted[len(sorted)/2], sorted[0], sorted[len(sorted)-1])
 }
 
-// A stream whose coefficients change.
+// These constants describe a stream whose coefficients change.
 const changeDim, changeBatch, changeSteps, changeAt, changeRuns = 10, 400, 400, 200, 20
 
 // changeRisks returns the excess risks by curve, step and run. It also returns, by run, the number of steps from the

@@ -50,7 +50,7 @@ var refitBudgets = []float64{0.1, 0.5, 1, 2, 5}
 type refitSolver struct {
 	key, title string
 	config     refit.Config
-	only       string // the only set that it is for, "" for all sets
+	only       string // the only set on which the solver runs, "" for all sets
 }
 
 // refitSolvers lists the solvers of the paper as published, then ours.
@@ -77,8 +77,8 @@ const weakSet = "kin40k"
 // refitLoose is the factor by which bounds are too large in the second comparison.
 const refitLoose = 5
 
-// refitErrors holds the mean squared errors for one set, by solver and in the order of the budgets, in units of the
-// target's largest square.
+// refitErrors holds the mean squared errors for one set, in units of the target's largest square. For each solver they
+// are in the order of the budgets.
 type refitErrors struct {
 	Set    string  `json:"set"`
 	Rows   int     `json:"n"`
@@ -255,7 +255,7 @@ func tableOfSets(p *page, all []refitErrors) (raw []string, err error) {
 		[]string{"set", "n", "n, paper", "d", "OLS", "OLS, paper", "zero", "zero, paper", "trials"}, rows, nil)
 }
 
-// drawnSets have figures.
+// drawnSets lists the sets that have figures.
 var drawnSets = []string{"pol", "concreteslump", "elevators", "sml"}
 
 // errorsAgainstBudget draws errors against ε on four sets.
@@ -286,7 +286,7 @@ func errorsAgainstBudget(p *page, all []refitErrors) error {
 	return nil
 }
 
-// tableOfLosses tabulates each solver's loss over that of the paper's IHM.
+// tableOfLosses tabulates the ratio of each solver's loss to the loss of the paper's IHM.
 func tableOfLosses(p *page, all []refitErrors) error {
 	head := []string{"solver"}
 	for _, bounds := range []string{"ε = %g", "loose, %g"} {

@@ -16,13 +16,12 @@ type constants struct {
 
 // approxBounds finds an interval for every column from some rows, in the way of ApproxBounds in Google's differential
 // privacy library, but with Gaussian noise instead of Laplace noise. It makes a histogram of sign and power of two for
-// each column. The interval ends at the outermost bins whose noisy count an empty bin reaches only with probability
-// 10⁻⁹; if there are none, the largest bin is used. Rows are then in a box, and so in the ball around it.
+// each column. A bin counts as occupied if an empty bin reaches its noisy count only with probability 10⁻⁹. The
+// interval ends at the outermost occupied bins; if there are none, it is the largest bin. Rows are then in a box, and
+// so in the ball around the box.
 //
 // It is μ-Gaussian private for one record zeroed out: a record is in one bin of each histogram, so the noise has the
-// deviation √d/μ.
-// It is μ-Gaussian private for one record zeroed out: a record is in one bin of each
-// histogram, so the noise has the deviation √d/μ.
+// standard deviation √d/μ.
 func approxBounds(rows [][]float64, mu float64, source *rand.Rand) *constants {
 	const top, bins = 104, 2*208 + 1 // powers of two from −104 to 103 of either sign, and zero
 	d := len(rows[0])
@@ -81,16 +80,16 @@ func orOne(x float64) float64 {
 	return x
 }
 
-// coinPressSteps are the shares of ρ of CoinPress's iterations, for variance and mean each: together a quarter for all
-// iterations except the last.
+// coinPressSteps holds the shares of ρ that CoinPress's iterations get. Variance and mean use the same shares. All
+// iterations except the last together get a quarter.
 var coinPressSteps = []float64{1. / 16, 1. / 16, 1. / 16, 1. / 16, 3. / 4}
 
 // coinPress finds mean and deviation of every column by CoinPress (Biswas, Dong, Kamath, Ullman, NeurIPS 2020), in one
 // dimension, column by column. Each column gets ρ/d; half of that pays for the variance, computed from differences of
 // pairs of rows. The formulas of a step are those of the authors' code, commit 833359d, except for the sensitivity: it
-// is for zero-out, so it is half as large. CoinPress needs an interval centre ± wide for each mean, and wide as a bound
-// of each deviation. The clip norm is the bound on a Gaussian row that CoinPress itself uses; at most one row in a
-// hundred exceeds it.
+// is for zero-out, so it is half as large. For each column CoinPress needs an interval centre ± wide that contains the
+// mean; wide must also bound the deviation. The clip norm is the bound on a Gaussian row that CoinPress itself uses; at
+// most one row in a hundred exceeds it.
 //
 // It is ρ-zCDP by Gaussian noise alone, and with ρ = μ²/2 the composition is μ-Gaussian private: a record is in one
 // pair of each column, and in each mean.

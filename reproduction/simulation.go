@@ -60,7 +60,8 @@ func (l *linear) excess(w []float64) float64 {
 	return r * r / 2
 }
 
-// dot is for simulations, whose figures need not have the same bits on all machines. Estimators use internal/vector.
+// dot returns ⟨a, b⟩. It is for simulations, whose figures need not have the same bits on all machines. Estimators use
+// internal/vector.
 func dot(a, b []float64) (sum float64) {
 	for i, v := range b {
 		sum += a[i] * v

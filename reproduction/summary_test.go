@@ -17,9 +17,9 @@ var (
 	summaryLink    = regexp.MustCompile(`\]\([^)#]*#?([^)]*)\)`)
 )
 
-// TestSummary: the numbers of each section of docs/reproduction.md are in the section of RESULTS.md
-// that it links to, or in a CSV file linked there. All numbers in a row of a table, except its first
-// cell, are in one line there.
+// TestSummary checks the numbers of each section of docs/reproduction.md: they must appear in the section of RESULTS.md
+// that it links to, or in a CSV file linked there. All numbers in a row of a table, except those of its first cell,
+// must appear in one line there.
 func TestSummary(t *testing.T) {
 	t.Parallel()
 	root := cases.Root(t)

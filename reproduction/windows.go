@@ -14,9 +14,9 @@ const refitWindow = 5000
 
 // refitRun holds the results of a stream of refits and of a stream of moments over the same topic.
 type refitRun struct {
-	r2   []float64 // for each refit, on held-out rows
+	r2   []float64 // R² of each refit on held-out rows
 	both *ledger.SpentRange
-	// reserved is the amount that the limit reserves for sketches, nil for none.
+	// reserved is the part of the limit that is reserved for sketches; nil if nothing is reserved.
 	reserved *core.Reserved
 }
 
@@ -64,7 +64,8 @@ limit_epsilon = 3.0
 	return out, err
 }
 
-// windowRefits shows the purpose of package refit: refits in the daemon, over windows of a topic, next to another task.
+// windowRefits shows a use of package refit: the daemon fits windows of a topic, while another stream reads the same
+// topic.
 func windowRefits(p *page) error {
 	const title = "## Refits of windows through the daemon"
 	if dataset.Folder() == "" {

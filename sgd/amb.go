@@ -51,7 +51,7 @@ type AMB struct {
 	horizon uint64 // the last step
 
 	target  int     // index of the target's column
-	columns int     // of a row
+	columns int     // length of a row
 	square  float64 // ClipX²
 	ladder  ladder.Ladder
 	reach   float64 // upper bound on predictions of the noise, in lattice units
@@ -234,9 +234,9 @@ func (e *AMB) Range(t uint64) (first, end uint64) {
 }
 
 // MostSlots returns an upper bound on the number of slots that a run of successive steps has, wherever the run starts.
-// steps ≥ 1 is the length of the run, last the last step of the epoch, 0 if it has no end. If the epoch has an end, the
-// bound exceeds the true value by less than the slots of two steps. It is at most 2⁶², which is far beyond the length
-// of any log.
+// steps ≥ 1 is the length of the run. last is the last step of the epoch, or 0 if the epoch has no end. If the epoch
+// has an end, the bound exceeds the true value by less than the slots of two steps. It is at most 2⁶², which is far
+// beyond the length of any log.
 func (e *AMB) MostSlots(steps, last uint64) uint64 {
 	if last == 0 {
 		high, low := bits.Mul64(steps, max(e.plan.Search, e.plan.Batch<<e.plan.Growth))

@@ -14,10 +14,11 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// The audits of internal/audit see an estimator from outside: they feed rows and read releases. The functions in this
-// file tell them the public numbers of an estimator, and how to compute the noisy sums from the releases.
+// The audits of internal/audit see an estimator only from outside: they feed rows and read releases. The functions in
+// this file tell the audits an estimator's public numbers, and how to compute the noisy sums from the releases.
 
-// auditSubject describes the estimator, in its present state, to the audits. A mutant, if given, replaces it.
+// auditSubject describes the estimator, in its present state, to the audits. A mutant, if given, takes the estimator's
+// place.
 func auditSubject(t testing.TB, e *AMB, mutant ...audit.Mechanism) *audit.Subject {
 	t.Helper()
 	c, err := audit.Stored(e.plan.Factorization, matfact.Workload{Kind: "sum"}, 0)
@@ -41,8 +42,8 @@ func auditSubject(t testing.TB, e *AMB, mutant ...audit.Mechanism) *audit.Subjec
 	return s
 }
 
-// recoverRows computes, from iterates and clip norms alone, the noisy sums and counts of the gradient steps. first is
-// the number of gradient steps before the first release; theta and zeta are the iterate and clip norm after them.
+// recoverRows computes the noisy sums and counts of the gradient steps from iterates and clip norms alone. first is the
+// number of gradient steps before the first release; theta and zeta are the iterate and clip norm after them.
 func recoverRows(p *AMBPlan, c *Config, first uint64, theta []float64, zeta float64,
 	releases []*dp.Release) (map[string][][]float64, error) {
 	all := map[string][][]float64{}
@@ -77,7 +78,7 @@ func recoverRows(p *AMBPlan, c *Config, first uint64, theta []float64, zeta floa
 			continue
 		}
 		if i+1 == len(releases) {
-			// No release has the count of the last step yet.
+			// The count of the last step follows only from the next release.
 			all["ambssgd/clip"] = append(all["ambssgd/clip"], nil)
 			continue
 		}
@@ -88,8 +89,8 @@ func recoverRows(p *AMBPlan, c *Config, first uint64, theta []float64, zeta floa
 	return all, nil
 }
 
-// extremes returns records whose features have norm clip_x along an axis and whose gradients have all sizes and both
-// signs, and also invalid records.
+// extremes returns valid and invalid records. The features of the valid ones have norm clip_x and lie along an axis;
+// the gradients have all sizes and both signs.
 func extremes(c *Config) [][]float64 {
 	all := [][]float64{nil, {0, 0, 0}, {c.ClipX, math.NaN(), 0}, {math.Inf(1), 0, 0}, {5e-324, 1e308, 0}}
 	for _, size := range []float64{1e-9, 0.3, 3, 1e9} {
@@ -100,9 +101,10 @@ func extremes(c *Config) [][]float64 {
 	return all
 }
 
-// TestCoupling is the sensitivity audit. For every pair of neighbouring streams there is noise, at most μ away, under
-// which they release the same values to the last bit; and for some pair the distance reaches the guarantee. Under
-// zero-out a count moves by q or 1−q of a record, and the noise of a whole record is charged for it.
+// TestCoupling is the sensitivity audit. For every pair of neighbouring streams it finds the noise under which the
+// second stream releases the same values as the first, to the last bit. That noise must be at most μ away from the
+// first stream's noise, and for some pair the distance must reach μ. Under zero-out a count moves by q or 1−q of a
+// record, but pays for a whole record.
 func TestCoupling(t *testing.T) {
 	t.Parallel()
 	for name, c := range variants() {
@@ -147,7 +149,7 @@ func TestCoupling(t *testing.T) {
 						}
 					}
 				}
-				// A binary search may end with one question fewer than it is charged for.
+				// A binary search may ask one question fewer than it pays for.
 				least := map[bool]float64{true: 1, false: 1}
 				if c.Clip == "bisect" || c.Clip == "track" {
 					least[true] = math.Sqrt(
@@ -180,7 +182,7 @@ func TestCoupling(t *testing.T) {
 
 // TestCouplingBounds puts the neighbours into one gradient step. One gradient is just not clipped; the other is clipped
 // and points the other way, so gradient and count together cost all of μ. In the steps that follow, the clip norm falls
-// by a factor of 10⁷ or jumps, because noise is shaped in units of the clip norm.
+// by a factor of 10⁷ or jumps. This tests that noise is correlated in units of the clip norm.
 func TestCouplingBounds(t *testing.T) {
 	t.Parallel()
 	for _, bands := range []int{1, 16} {
@@ -243,8 +245,9 @@ func noiseSubject(t testing.TB, bands int, adjacency dp.Adjacency, steps int) (*
 	return e, auditSubject(t, e), x
 }
 
-// TestNoise is the noise audit of the gradients: the noisy sums that follow from the iterates, whitened, are the drawn
-// noise, rounded once, and white. The clip norm is fixed, because the last count of a stream is not released.
+// TestNoise is the noise audit of the gradients. It computes the noisy sums from the iterates and undoes the
+// correlation. The result must be the drawn noise, rounded once, and must be white. The clip norm is fixed, because the
+// last count of a stream is not released.
 func TestNoise(t *testing.T) {
 	t.Parallel()
 	for _, bands := range []int{1, 4, 16} {
@@ -295,8 +298,8 @@ func TestShift(t *testing.T) {
 }
 
 // TestSearchLaw compares searches of the production path under fresh keys with their exact distribution. It also
-// compares the distributions of neighbours with the curve of the guarantee: no event tells them apart better than a
-// Gaussian mechanism of μ.
+// compares the distributions of neighbours with the curve of the guarantee: no event may tell them apart better than a
+// Gaussian mechanism of μ does.
 func TestSearchLaw(t *testing.T) {
 	t.Parallel()
 	for _, clip := range []string{"bisect", "scan"} {

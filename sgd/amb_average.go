@@ -26,7 +26,7 @@ type average interface {
 // Block 0 holds w_1, and block j holds the sum of w_i over 2^(j−1) < i ≤ 2^j. The blocks above log₂a contain exactly
 // the vectors to average. So no sum is ever subtracted.
 //
-// Cost: O(d) to add, O(d log T) for the mean and in memory.
+// Cost: O(d) to add a vector, O(d log T) for the mean; O(d log T) memory.
 // Source: Varshney, Thakurta, Jain (2022), who know T and average the last half.
 type tail struct {
 	fraction float64

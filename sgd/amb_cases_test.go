@@ -61,7 +61,7 @@ func caseHuber(t *testing.T, c cases.Case) {
 	lattice := dp.Lattice{Exp: -30, K: 1 << 30}
 	one := lattice.Radius(d)
 	all, single := newGradients(lattice, one, d), newGradients(lattice, one, d)
-	// Any clip norm above all gradients will do. The smallest gives the finest lattice.
+	// Any clip norm above all gradients is possible. The smallest one gives the finest lattice.
 	clip := 0.0
 	for i, x := range in.X {
 		product, square := vector.DotSquare(in.Theta, x)
@@ -100,7 +100,7 @@ func caseTailAverage(t *testing.T, c cases.Case) {
 	}
 	c.Read(t, &in, &want)
 	tol, _ := c.Tolerance(t)
-	averages := map[string]*tail{} // keyed by the text of their fraction
+	averages := map[string]*tail{} // the key is the text of the fraction
 	for name := range want {
 		_, fraction, _ := strings.Cut(name, "_f")
 		if averages[fraction] != nil {

@@ -11,7 +11,7 @@ import (
 
 // TestCoverage counts how often the intervals of streams with default settings contain the true coefficients. For a
 // level of 95 % the aim is 92 to 97 %. The coordinates of a run are correlated, so the error of the share is estimated
-// from the runs. If the coverage is within the aim, the test fails for one seed in stattest.Alpha⁻¹.
+// from the runs. If the true coverage is within the aim, the test fails with probability stattest.Alpha.
 func TestCoverage(t *testing.T) {
 	t.Parallel()
 	runs := 80

@@ -11,7 +11,8 @@ import (
 //
 //	‖m_new − m̄‖² > (1 + 6√(2/d))·(1 + 1/k)·½·mean_{2≤i≤k} ‖m_i − m_{i−1}‖²
 //
-// For independent means, the right side estimates the expectation of the left side plus 6 of its standard deviations.
+// For independent means, the right side estimates the expectation of the left side plus 6 standard deviations of the
+// left side.
 type drift struct {
 	length uint64
 

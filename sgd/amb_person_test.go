@@ -35,10 +35,10 @@ func personConfigs() (all []Config) {
 	return all
 }
 
-// TestPersonsThroughMap is the sensitivity audit of capping map and regression together, for whole logs. The noise for
-// one log is replayed for its neighbour, so that clip norms and iterates are equal. No two neighbours are farther apart
-// than μ. A person who writes into every slot costs as much as the gradients alone are charged. The audit finds maps
-// with too large caps, and the noise of a single record.
+// TestPersonsThroughMap is the sensitivity audit of the map that caps a person's records, together with the regression,
+// for whole logs. The neighbour of a log gets noise with which its clip norms and iterates equal those of the log. No
+// two neighbours may be farther apart than μ. A person who writes into every slot must cost as much as the gradients
+// alone are charged. The audit must also find two faults: maps with too large caps, and noise for a single record.
 func TestPersonsThroughMap(t *testing.T) {
 	t.Parallel()
 	const steps = 11
@@ -70,7 +70,7 @@ func TestPersonsThroughMap(t *testing.T) {
 				t.Errorf("%s: two neighbours are %.9g of μ apart", name, d)
 			}
 			least := 0.999
-			if c.Clip == "track" { // the count costs the rest
+			if c.Clip == "track" { // the count pays the rest
 				least *= math.Sqrt(1-c.Fraction) * e.plan.RecordMu / e.plan.Mu * e.plan.Person.Norm / e.factor.ColNorm()
 			}
 			if d := a.Everywhere(t, a.Rule, -1); d < least || d > 1+1e-9 {
@@ -120,7 +120,7 @@ func TestPersonPlan(t *testing.T) {
 				t.Errorf("%s: no error for the plan with %+v", c.Clip, other.Person)
 			}
 		}
-		// Compare the bound on successive steps with all of them.
+		// Compare MostSlots with every run of successive steps.
 		for steps := uint64(1); steps <= 12; steps++ {
 			var most uint64
 			for first := uint64(1); first+steps <= 41; first++ {

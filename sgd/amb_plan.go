@@ -247,8 +247,8 @@ func (p *AMBPlan) searches(cfg *Config, mu float64) error {
 }
 
 // sizes returns two batch sizes. If a step has fewer than least slots, its noise exceeds its correction: the noise is
-// proportional to the error. want is the recommended size: at least 4·least, and large enough that the noise of an
-// average is at most its sampling error and that the noise of a count is small.
+// proportional to the error. want is the recommended size. It is at least 4·least. It is also large enough that the
+// noise of an average is at most its sampling error, and that the noise of a count is small.
 func (p *AMBPlan) sizes(cfg *Config, mu, adjacency, norm, condition float64) (least, want float64) {
 	d, alpha := float64(cfg.features()), 1/mu
 	v := noiseShape(p.Factorization, norm)

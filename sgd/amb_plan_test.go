@@ -90,7 +90,7 @@ func TestAdopt(t *testing.T) {
 		if err := json.Unmarshal(text, &kept); err != nil {
 			t.Fatal(err)
 		}
-		c.Start = nil // only the plan has it
+		c.Start = nil // only the plan holds the start
 		f, err := AdoptAMB(c, params(dp.Replace), kept)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -104,7 +104,7 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-// TestFaults: all faults are reported at once, each with its key.
+// TestFaults checks that all faults are reported at once, each with its key.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	for key, alter := range map[string]func(*Config){
@@ -185,7 +185,7 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
-// TestExpect compares the expected excess risk with streams for which it is stated.
+// TestExpect compares the expected excess risk with the excess risk of simulated streams.
 func TestExpect(t *testing.T) {
 	t.Parallel()
 	const d, steps, trials = 6, 256, 12
@@ -216,8 +216,8 @@ func TestExpect(t *testing.T) {
 	}
 }
 
-// TestPace: the advised batch is the chosen one, it grows as the root of the condition number, and after the stated
-// steps the slow direction has almost converged.
+// TestPace checks that the advised batch is the chosen one and grows as the root of the condition number. After the
+// stated number of steps, the slow direction must have almost converged.
 func TestPace(t *testing.T) {
 	t.Parallel()
 	const condition = 9
@@ -247,7 +247,7 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// TestExpectGrowth adds up a schedule of doubling batches.
+// TestExpectGrowth compares Expect with sums over a schedule of doubling batches.
 func TestExpectGrowth(t *testing.T) {
 	t.Parallel()
 	e := mustNew(t, variants()["track/growth"], params(dp.Replace))

@@ -11,8 +11,8 @@ import (
 	"github.com/streamdp/streamdp/internal/vector"
 )
 
-// TestQuietSource: a source of exact records drives the clip norm to its floor and no further, and the clip norm
-// recovers from there.
+// TestQuietSource feeds records without residuals, which drive the clip norm to its floor. The clip norm must go no
+// further, and must recover from there.
 func TestQuietSource(t *testing.T) {
 	t.Parallel()
 	l := newLinear(4, 3, 0)
@@ -72,7 +72,8 @@ func TestUnitChange(t *testing.T) {
 	}
 }
 
-// TestDiverged: targets that grow without bound halt the estimator, for a reason that its releases show.
+// TestDiverged checks that targets that grow without bound stop the estimator with an error, and that its releases show
+// the reason.
 func TestDiverged(t *testing.T) {
 	t.Parallel()
 	for _, clip := range []string{"track", "bisect"} {

@@ -34,7 +34,7 @@ func ambContract(t testing.TB, c Config, p dp.Params, rows [][]float64, steps ui
 	}
 }
 
-// TestRestart also covers states around restarts of the average.
+// TestRestart restores states in the middle of logs, also around restarts of the average.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	for name, c := range variants() {
@@ -73,8 +73,8 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
-// TestStateRefused: estimators with other configurations refuse a state, and the estimator itself refuses a damaged
-// one.
+// TestStateRefused checks that estimators with other configurations refuse a state, and the estimator itself refuses a
+// damaged one.
 func TestStateRefused(t *testing.T) {
 	t.Parallel()
 	own, p := variants()["track"], params(dp.Replace)
@@ -165,7 +165,7 @@ func FuzzState(f *testing.F) {
 	})
 }
 
-// TestMemory: the size of the state grows with the logarithm of the number of steps.
+// TestMemory checks that the size of the state grows with the logarithm of the number of steps.
 func TestMemory(t *testing.T) {
 	t.Parallel()
 	const d, bands, steps = 10, 16, 1 << 14
@@ -181,7 +181,8 @@ func TestMemory(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The average's blocks, the ring, the means for intervals and drift, and a part that does not depend on d.
+		// The bound counts the average's blocks, the ring, the means for intervals and drift, and a part that does not
+		// depend on d.
 		most := 8*d*(int(math.Log2(float64(n)))+2+bands+batchesMost+8) + 8*(recentMost+20)
 		if len(state) > most {
 			t.Errorf("after %d steps the state has %d bytes, more than %d", n, len(state), most)

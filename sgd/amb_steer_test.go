@@ -10,18 +10,18 @@ import (
 )
 
 // An AMB is steered by more than its gradients: the clip norm follows a count, and a jump of the clip norm or a drift
-// of the iterates restarts the averages. The streams in this file reach all these rules. A stream of null records alone
-// whose releases are made equal must reach them too.
+// of the iterates restarts the averages. The streams in this file make all these rules act. A stream of null records
+// alone, with noise that gives equal releases, must make them act too.
 
-// steered is an AMB that counts the decisions of its rules. It has copies of the rules, and feeds them the input that
-// the estimator should feed its own.
+// steered is an AMB that counts the decisions of its rules. It has copies of the rules, and feeds each copy the input
+// that the estimator should feed the original.
 type steered struct {
 	*AMB
 	jumps, drifts, restarts int
 	jump                    jump
 	drift                   *drift
 
-	// A fault, planted after a gradient step. zeta is the clip norm that the step would have led to without noise.
+	// fault plants a fault after a gradient step. zeta is the clip norm to which the step would have led without noise.
 	fault    func(s *steered, zeta float64)
 	ownJump  jump
 	ownDrift *drift
@@ -80,7 +80,7 @@ func (s *steered) descendExactly() (zeta float64) {
 	return s.zeta * newton.Exp(-s.cfg.Kappa*(part-s.cfg.ThresholdQuantile))
 }
 
-// eventfulAMB has so few records in a step that they all disappear in its noise.
+// eventfulAMB returns an AMB with so few records in a step that the noise hides them all.
 func eventfulAMB(t *testing.T, adjacency dp.Adjacency) *AMB {
 	t.Helper()
 	c := variants()["track"]
@@ -122,8 +122,9 @@ func nothing(x audit.Stream) audit.Stream {
 	return n
 }
 
-// TestSteering: a stream of null records alone is made to release the same as an eventful stream. It must have the same
-// jumps, drifts, slots, averages and clip norms, to the last bit. So none of them can depend on records directly.
+// TestSteering runs an eventful stream. Then it runs a stream of null records alone, with noise that gives the same
+// releases. Jumps, drifts, slots, averages and clip norms must be equal, to the last bit. So none of them can depend on
+// records directly.
 func TestSteering(t *testing.T) {
 	t.Parallel()
 	for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
@@ -141,7 +142,8 @@ func TestSteering(t *testing.T) {
 }
 
 // TestSteeredCoupling is the sensitivity audit of an eventful stream. Neighbours differ in a record of the search,
-// before the jump, at the jump, among null records, or before the drift. All its effects on later releases count.
+// before the jump, at the jump, among null records, or before the drift. The audit includes all effects of the record
+// on later releases.
 func TestSteeredCoupling(t *testing.T) {
 	t.Parallel()
 	for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {

@@ -186,8 +186,8 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestNullRecords: a null record and an empty slot differ only in the number of rows. Neither adds to a gradient, and
-// neither changes the clip norm.
+// TestNullRecords checks that a null record and an empty slot differ only in the number of rows. Neither adds to a
+// gradient, and neither changes the clip norm.
 func TestNullRecords(t *testing.T) {
 	t.Parallel()
 	for name, c := range variants() {
@@ -230,7 +230,7 @@ func TestNullRecords(t *testing.T) {
 }
 
 // TestManyNulls follows the clip norm with three null records in five. The share that null records add to a count must
-// keep it where it is without them.
+// keep the clip norm where it is without them.
 func TestManyNulls(t *testing.T) {
 	t.Parallel()
 	zeta := func(nulls int, clip string) float64 {
@@ -261,7 +261,7 @@ func TestManyNulls(t *testing.T) {
 	}
 }
 
-// TestPast: a record changes no earlier release, and the same keys give the same releases.
+// TestPast checks that a record changes no earlier release, and the same keys give the same releases.
 func TestPast(t *testing.T) {
 	t.Parallel()
 	for name, c := range variants() {
@@ -345,7 +345,7 @@ func TestOriginalUnits(t *testing.T) {
 	}
 }
 
-// TestHorizon: after the last step there is no release and no change.
+// TestHorizon checks that after the last step there is no release and the state does not change.
 func TestHorizon(t *testing.T) {
 	t.Parallel()
 	c := variants()["track"]
@@ -372,7 +372,7 @@ func TestHorizon(t *testing.T) {
 	}
 }
 
-// TestAddAllocates: Add allocates nothing, however long the stream is.
+// TestAddAllocates checks that Add allocates nothing, however long the stream is.
 func TestAddAllocates(t *testing.T) {
 	for name, c := range variants() {
 		c.Batch = 1 << 20

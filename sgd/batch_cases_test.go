@@ -58,8 +58,8 @@ func caseDelta(t *testing.T, c cases.Case) {
 	check(t, c, "delta", math.Exp(dp.LogDelta(in.Eps, in.Mu)), want.Delta)
 }
 
-// caseShuffle compares the numerical accountant, and the looser closed form of the same authors, which holds for few
-// randomizers.
+// caseShuffle compares the numerical accountant with the case. It also checks the looser closed form of the same
+// authors, which holds for few randomizers.
 func caseShuffle(t *testing.T, c cases.Case) {
 	var in struct {
 		N           int
@@ -132,8 +132,8 @@ func caseSSGD(t *testing.T, c cases.Case) {
 		t.Fatal(err)
 	}
 	check(t, c, "eps0", s.Epsilon0, want.Eps0)
-	// The case stops after two steps from ε₀ = 0, while we go on to the fixed point. So its δ₀ is larger by about 10⁻⁴,
-	// and so is the sum. Both numbers belong to the shuffle, even where it gains nothing.
+	// The case stops after two steps from ε₀ = 0, while we go on to the fixed point. So the case's δ₀ is larger by
+	// about 10⁻⁴, and so is its sum. Both numbers describe the shuffled pass, even where shuffling gains nothing.
 	epsilon := want.Eps
 	if alone < s.Epsilon {
 		epsilon = s.Epsilon
@@ -163,8 +163,8 @@ func caseDescent(t *testing.T, c cases.Case) {
 	}
 	var want struct{ Theta [][]float64 }
 	c.Read(t, &in, &want)
-	// All clip norms above all gradients give the same path, and small ones have a finer lattice: take the smallest
-	// that clips nothing, or the case's own.
+	// All clip norms above all gradients give the same path, and a small one has a finer lattice. So take the smallest
+	// that clips nothing, unless the case states a clip norm.
 	gamma := math.Inf(1)
 	if in.Gamma != nil {
 		gamma = *in.Gamma
@@ -176,8 +176,8 @@ func caseDescent(t *testing.T, c cases.Case) {
 		}
 	}
 	descend := func(clip float64) *Path {
-		// The case applies noise of its own deviation, while ours is 2γ√T/(nμ) of the mean: μ makes them equal. Noise
-		// far above the clip norm needs the room of a coarser lattice, and hides the difference.
+		// The case states the noise's standard deviation. Ours is 2γ√T/(nμ) for the mean, so choose the μ with which
+		// both are equal. Noise far above the clip norm needs a coarser lattice; the noise hides the difference.
 		n := float64(len(in.Y))
 		sd := max(largest, clip/n)
 		p := dp.Params{Mu: 2 * clip * math.Sqrt(float64(in.T)) / (n * sd), Adjacency: dp.Replace, LatticeBits: 30}

@@ -145,8 +145,9 @@ func GradientDescent(s *Sample, d Descent, p dp.Params, noise dp.Noise) (*Path, 
 // bitsOfOne is 1 in float64, as bits.
 const bitsOfOne = 0x3ff << 52
 
-// rounding returns the lattice l of the gradients of n records, the number one of lattice steps of the clip norm, the
-// standard deviation sd of a gradient sum's noise in lattice steps, and how unclipped records are counted.
+// rounding returns four values for the gradients of n records. l is their lattice. `one` is the clip norm in lattice
+// steps. sd is the standard deviation of a gradient sum's noise, in lattice steps. The last value says how unclipped
+// records are counted.
 //
 // Errors: the budget or the number of records takes integers out of their range.
 func (d *Descent) rounding(features, n int, mu float64, p dp.Params) (l dp.Lattice, one float64, sd []float64,

@@ -68,7 +68,7 @@ func TestPermutation(t *testing.T) {
 	}
 }
 
-// TestShuffledSGD runs a pass in secret order.
+// TestShuffledSGD checks a pass in secret order.
 func TestShuffledSGD(t *testing.T) {
 	t.Parallel()
 	l := newLinear(2, 3, 0.5)

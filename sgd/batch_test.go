@@ -67,7 +67,7 @@ func TestProcess(t *testing.T) {
 	if err := stattest.Covariance(joint, want, stattest.Alpha); err != nil {
 		t.Error(err)
 	}
-	// The eigenvalues of ηΣ are 1, where M is singular, and 2.
+	// The eigenvalue of ηΣ is 1, where M is singular, and then 2.
 	one := &Sample{D: 1, X: []float64{1, 1}, Y: []float64{1, 3}}
 	p, err = NewGDProcess(one, 1, 0.5, []float64{7})
 	if err != nil {
@@ -87,7 +87,7 @@ func TestProcess(t *testing.T) {
 	}
 }
 
-// TestNullRows: null records of a sample count as q and add nothing.
+// TestNullRows checks that a null record of a sample adds q to a count and nothing to a gradient.
 func TestNullRows(t *testing.T) {
 	t.Parallel()
 	l := newLinear(6, 3, 1)
@@ -160,7 +160,7 @@ func TestRefit(t *testing.T) {
 	}
 }
 
-// TestCurvature: the released eigenvalue is the right one, up to its noise.
+// TestCurvature checks that the released eigenvalue is the right one, up to its noise.
 func TestCurvature(t *testing.T) {
 	t.Parallel()
 	s := &Sample{D: 2, X: []float64{3, 0, 0, 2, 3, 0, 0, 1}, Y: make([]float64, 4), Bound: Bounds{4, 1}}
@@ -180,7 +180,7 @@ func TestCurvature(t *testing.T) {
 	}
 }
 
-// TestSample: shortening, cutting, null rows.
+// TestSample checks that NewSample shortens features, cuts targets and recognises null rows.
 func TestSample(t *testing.T) {
 	t.Parallel()
 	rows := [][]float64{{3, 7, 4}, {0.3, -9, 0.4}, {1, 2}, {1, math.NaN(), 1}, {math.Inf(1), 0, 0}, {1e308, 1, -1e308},
@@ -246,7 +246,7 @@ func TestLeastSquares(t *testing.T) {
 	}
 }
 
-// TestDescentFaults: invalid descents are refused, with all reasons.
+// TestDescentFaults checks that invalid descents are refused, with all faults.
 func TestDescentFaults(t *testing.T) {
 	t.Parallel()
 	s := &Sample{D: 1, X: []float64{1, 2}, Y: []float64{1, 2}}
@@ -279,8 +279,8 @@ func TestDescentFaults(t *testing.T) {
 	}
 }
 
-// TestConstructions: intervals need enough iterates, and the intervals of independent estimates have the stated
-// coverage.
+// TestConstructions checks that intervals are refused with too few iterates, and that the intervals of independent
+// estimates have the stated coverage.
 func TestConstructions(t *testing.T) {
 	t.Parallel()
 	path := make([][]float64, 25)
@@ -321,7 +321,8 @@ func TestConstructions(t *testing.T) {
 	}
 }
 
-// TestRefitFits: RefitFits refuses exactly the budgets with which Refit refuses some table of at most n records.
+// TestRefitFits checks that RefitFits refuses exactly the budgets with which Refit refuses some table of at most n
+// records.
 func TestRefitFits(t *testing.T) {
 	t.Parallel()
 	for _, bits := range []int{24, 30} {

@@ -59,9 +59,9 @@ func plain(w, row []float64) {
 	}
 }
 
-// BenchmarkNewtonAdd measures the cost of a record in a step of Newton (checking, shortening, whitening, clipping,
-// quantising, testing, summing it and its outer product in integers) against the necessary arithmetic in float64: a
-// product with the whitening matrix and a rank-1 update of an upper triangle.
+// BenchmarkNewtonAdd measures the cost of a record in a step of Newton: checking, shortening, whitening, clipping,
+// quantising and testing it, then summing it and its outer product in integers. The rival does only the necessary
+// arithmetic in float64: a product with the whitening matrix and a rank-1 update of an upper triangle.
 func BenchmarkNewtonAdd(b *testing.B) {
 	for _, d := range []int{10, 100} {
 		b.Run(fmt.Sprintf("d=%d", d), func(b *testing.B) {
@@ -157,7 +157,7 @@ func BenchmarkNewtonEpoch(b *testing.B) {
 				}
 			}
 			for j := range e.hist {
-				e.hist[j] += 1 << 16 // as many as a later epoch has
+				e.hist[j] += 1 << 16 // as many rows as a later epoch has
 			}
 			noise := dptest.Seeded(1)
 			state, err := e.AppendBinary(nil)

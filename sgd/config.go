@@ -38,8 +38,7 @@ type Config struct {
 	// Batch, of amb, is the number of slots of a gradient step. 0, the default, chooses enough slots that the noise is
 	// at most the sampling error.
 	Batch uint64
-	// Stat, of amb with "bisect" or "scan", is the number of slots of a search. 0, the
-	// default, lets the package choose.
+	// Stat is the number of slots of a search of amb with "bisect" or "scan". 0, the default, lets the package choose.
 	Stat uint64
 	// Bootstrap, of amb with "track", is the number of slots of the first step, which is a
 	// search. 0, the default, lets the package choose.

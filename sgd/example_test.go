@@ -8,8 +8,8 @@ import (
 	"github.com/streamdp/streamdp/sgd"
 )
 
-// A regression with default settings, on a stream of spending = 2·age − income + 1 with noise, where ages vary twenty
-// times as much as incomes. Only a bound on the features' norm is known in advance.
+// This example fits a regression with default settings, on a stream of spending = 2·age − income + 1 with noise. Ages
+// vary twenty times as much as incomes. Only a bound on the features' norm is known in advance.
 func ExampleNew() {
 	e, err := sgd.New(sgd.Config{
 		Columns: []string{"age", "income", "spending"}, Target: "spending", ClipX: 500,
@@ -71,13 +71,13 @@ func ExampleNewNewton() {
 	// after 1000000 records: 11759 steps, excess risk 2e-06 by sampling, 9e-08 by privacy
 }
 
-// The same numbers for the published method, which is given the curvature of the features.
+// This computes the same numbers for the published method, which needs the curvature of the features.
 func ExampleNewAMB() {
 	e, err := sgd.NewAMB(sgd.Config{
 		Columns:   []string{"age", "income", "spending"},
 		Target:    "spending",
 		ClipX:     4,   // features are shortened to norm 4
-		Curvature: 1.5, // no eigenvalue of their second moment is larger
+		Curvature: 1.5, // no eigenvalue of the features' second moment is larger
 		Radius:    10,  // the norm of the coefficients is not larger
 	}, dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.ZeroOut})
 	if err != nil {
@@ -99,7 +99,7 @@ func ExampleNewAMB() {
 	// after 227156 records: excess risk 1e-05 by sampling, 2e-07 by privacy
 }
 
-// A stream of y = 2u − v + 1 with noise, and the estimate after 400 releases.
+// This example reads a stream of y = 2u − v + 1 with noise, and prints the estimate after 400 releases.
 func ExampleAMB() {
 	e, err := sgd.NewAMB(sgd.Config{
 		Columns: []string{"u", "v", "y"}, Target: "y", ClipX: 4, Curvature: 1.5, Radius: 10,

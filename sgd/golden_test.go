@@ -16,7 +16,7 @@ import (
 
 // TestGolden pins every bit of plans, releases and states, on every architecture and permanently: another version must
 // be able to continue an epoch that one version began. Numbers of the plan that come from logarithms and quantiles are
-// replaced, because their last bits differ elsewhere and an epoch keeps its own.
+// replaced, because their last bits differ on other processors, and an epoch keeps the numbers of its plan.
 func TestGolden(t *testing.T) {
 	t.Parallel()
 	h := sha256.New()
@@ -92,7 +92,7 @@ func TestNewtonGolden(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Numbers from logarithms, powers and quantiles have different last bits elsewhere.
+		// Numbers from logarithms, powers and quantiles have different last bits on other processors.
 		for k := range plan.Jumps {
 			plan.Jumps[k] = 1.5
 		}
@@ -130,7 +130,7 @@ func TestNewtonGolden(t *testing.T) {
 	}
 }
 
-// newtonGolden holds the first bytes of hashes: of releases by log, and of all states.
+// newtonGolden holds the first bytes of hashes: one of the releases for each log, and one of all states.
 var newtonGolden = map[string]string{
 	"drift":               "556c15e412caef4d",
 	"few records":         "7b197ab52f7e10ae",

@@ -10,7 +10,7 @@ import (
 // recent clip norms. It uses released numbers only.
 type jump struct {
 	factor float64
-	recent []float64 // ring, most recent last
+	recent []float64 // recent clip norms, the most recent last
 }
 
 // A new clip norm is compared with at most recentMost earlier ones, and with none if there are fewer than recentLeast.

@@ -10,8 +10,8 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// Each test in this file audits an estimator with a planted fault, of a kind that published algorithms had. An audit
-// that passes one of them proves nothing about the estimator itself.
+// Each test in this file audits an estimator with a planted fault, of a kind that published algorithms had. If an audit
+// passes such a mutant, it proves nothing about the estimator itself.
 
 // recalibrated returns an estimator after its bootstrap, with noise from the altered plan, which still claims the
 // original μ.
@@ -30,8 +30,8 @@ func recalibrated(t *testing.T, c Config, p dp.Params, alter func(*AMBPlan)) *AM
 	return e
 }
 
-// TestMutantCalibrations: the sensitivity audit finds every wrong calibration, measures how wrong it is, and passes the
-// right one.
+// TestMutantCalibrations checks that the sensitivity audit finds every wrong calibration, measures how wrong it is, and
+// passes the right one.
 func TestMutantCalibrations(t *testing.T) {
 	t.Parallel()
 	c := variants()["track"]
@@ -77,7 +77,7 @@ func TestMutantCalibrations(t *testing.T) {
 	}
 }
 
-// overlapping is the paper's algorithm: the s+1 samples τ … τ+s are for the search, and the batch begins again with
+// overlapping is the paper's algorithm: the search uses the s+1 samples τ … τ+s, and the batch also begins with sample
 // τ+s.
 type overlapping struct {
 	*AMB
@@ -106,8 +106,8 @@ func (o *overlapping) Close(n dp.Noise) (*dp.Release, error) {
 	return r, err
 }
 
-// TestMutantOverlap: the record that the paper's index ranges use twice pays μ² twice, and the audit finds this. The
-// records next to it pay once.
+// TestMutantOverlap checks that the audit finds the record that the paper's index ranges use twice: it pays μ² twice.
+// The records next to it pay once.
 func TestMutantOverlap(t *testing.T) {
 	t.Parallel()
 	c := variants()["bisect"]
@@ -122,8 +122,8 @@ func TestMutantOverlap(t *testing.T) {
 				base[i] = append(base[i], []float64{1, 0, 0})
 			}
 		}
-		// All gradients are 0, so every answer leads down to the lowest rung. The record that is just there moves every
-		// count, and moves the gradient by twice the norm found.
+		// All gradients are 0, so every answer leads down to the lowest rung. A record exactly at that rung moves every
+		// count, and moves the gradient by twice the norm that the search found.
 		zeta := e.ladder.Rung(0)
 		x := base.Replace(0, slot, []float64{3, zeta / 3 * (1 - 1e-9), 0})
 		y := base.Replace(0, slot, []float64{-3, 1e9, 0})
@@ -139,8 +139,8 @@ func TestMutantOverlap(t *testing.T) {
 	}
 }
 
-// scaledRing stores the noise of past steps in units of the gradient instead of the clip norm. The calibration is not
-// for this mechanism.
+// scaledRing stores the noise of past steps in units of the gradient instead of the clip norm. The calibration does not
+// cover this mechanism.
 type scaledRing struct {
 	bands []matfact.Fixed
 	used  *float64 // clip norm of the step
@@ -179,8 +179,9 @@ func (s *scaledRing) UnmarshalBinary([]byte) error {
 	return nil
 }
 
-// TestMutantRing: with a ring of scaled noise, once the clip norm moves, the calibration no longer covers the noise
-// that makes neighbours release the same values. While the clip norm is constant, both agree.
+// TestMutantRing checks that the audit finds scaledRing. While the clip norm is constant, the ring equals the original.
+// As soon as the clip norm moves, the noise with which neighbours release the same values is farther away than the
+// calibration allows.
 func TestMutantRing(t *testing.T) {
 	t.Parallel()
 	for _, kappa := range []float64{1e-12, 1} {

@@ -129,12 +129,12 @@ type run struct {
 	wander   wander
 	blocks   blocks
 
-	// matrix, weight and missed are weighted sums over epochs: of the noisy Gram matrices per slot, of the weights, and
-	// of the norm that shortening took away.
+	// matrix, weight and missed are weighted sums over epochs. They add up the noisy Gram matrices per slot, the
+	// weights, and the norm that shortening took away.
 	matrix         []float64
 	weight, missed float64
 
-	// The open epoch without the open step.
+	// These fields hold the open epoch without the open step.
 	gram *newton.Gram
 	hist newton.Histogram
 }

@@ -20,7 +20,7 @@ import (
 )
 
 // logged is a Newton that takes its records from a log, so that a neighbouring stream can differ in any slot, wherever
-// the steps are. The one record that an audit adds, in the first step, goes to slot at.
+// the steps are. An audit adds one record in the first step; it goes to slot `at`.
 type logged struct {
 	*Newton
 	log    [][]float64
@@ -46,7 +46,7 @@ func (l *logged) Close(n dp.Noise) (*dp.Release, error) {
 	return l.Newton.Close(n)
 }
 
-// newtonSubject describes an estimator to the audits. A mutant, if given, replaces it.
+// newtonSubject describes an estimator to the audits. A mutant, if given, takes the estimator's place.
 func newtonSubject(t testing.TB, e *Newton, m audit.Mechanism) *audit.Subject {
 	t.Helper()
 	c, err := audit.Stored(e.plan.Factorization, matfact.Workload{Kind: "sum"}, 0)
@@ -71,9 +71,9 @@ func newtonSubject(t testing.TB, e *Newton, m audit.Mechanism) *audit.Subject {
 // newtonMu is a budget with which steps have few slots.
 const newtonMu = 4
 
-// eventful returns a log of records with two features and a target. In eventfulSteps steps, a Newton with newtonMu goes
-// through three epochs, a hard restart in the fourth, its searches and two more epochs. With an intercept all values
-// are far from 0.
+// eventful returns a log of records with two features and a target. On this log, a Newton with newtonMu takes
+// eventfulSteps steps: three epochs, a fourth that ends with a hard restart, new searches and two more epochs. With an
+// intercept all values are far from 0.
 const eventfulSteps = 86
 
 func eventful(intercept bool) [][]float64 {
@@ -171,9 +171,10 @@ func places(t testing.TB, s *audit.Subject, m *logged) (all []place) {
 	return all
 }
 
-// records returns the records by which neighbours differ at a place. First come invalid records. Features are at the
-// bound, far below it and between; with an intercept there are also features of zeros. Gradients of both signs just
-// count, just do not count, and are just not clipped; the last two of each kind are clipped.
+// records returns the records by which neighbours differ at a place. The first records are invalid. Features are at the
+// bound, far below it and between; with an intercept there are also features of zeros. There are gradients of both
+// signs at three sizes: just small enough to be counted, just too large for that, and just not clipped. The last two
+// records of each kind have clipped gradients.
 func (p *place) records(clip float64) [][]float64 {
 	all, features := [][]float64{nil}, [][]float64{{clip, 0}, {-clip * 1e-3, 0}, {-clip * 0.7, clip * 0.7}}
 	if len(p.w) > 2 {
@@ -223,9 +224,9 @@ func couple(s *audit.Subject, m *logged, p place) (worst float64, err error) {
 	return worst, nil
 }
 
-// TestNewtonCoupling is the sensitivity audit of the whole trajectory, including ends of epochs and a hard restart. All
-// effects of a record on later releases count. It audits every second place, in one of the adjacencies; with
-// STREAMDP_SLOW=1 all places, in both.
+// TestNewtonCoupling is the sensitivity audit of the whole trajectory, including ends of epochs and a hard restart. The
+// audit includes all effects of a record on later releases. It audits every second place under one adjacency, or with
+// STREAMDP_SLOW=1 all places under both.
 func TestNewtonCoupling(t *testing.T) {
 	t.Parallel()
 	for _, intercept := range withIntercept() {
@@ -262,10 +263,10 @@ func TestNewtonCoupling(t *testing.T) {
 	}
 }
 
-// TestNewtonCouplingNulls is the same audit for logs in which records are missing: at the start and later, with few
-// records per slot, and with none. There, as earlier releases determine, steps change nothing, searches are repeated,
-// or steps become shorter. With an intercept, the search for the gradients' norm has another quantile if most targets
-// are equal.
+// TestNewtonCouplingNulls is the same audit for logs in which many slots have no record, at the start or later, or all
+// of them. On such logs some steps change nothing, searches are repeated, or steps become shorter; earlier releases
+// determine which. With an intercept, the search for the gradients' norm has another quantile if most targets are
+// equal.
 func TestNewtonCouplingNulls(t *testing.T) {
 	t.Parallel()
 	for _, intercept := range withIntercept() {
@@ -302,8 +303,8 @@ func TestNewtonCouplingNulls(t *testing.T) {
 	}
 }
 
-// withIntercept returns the models to audit: the model with an intercept, which is the default and has all releases of
-// the other; with STREAMDP_SLOW=1 both.
+// withIntercept returns the models to audit, true for the model with an intercept. That model is the default and has
+// all releases of the other. With STREAMDP_SLOW=1 both are audited.
 func withIntercept() []bool {
 	if os.Getenv("STREAMDP_SLOW") != "" {
 		return []bool{false, true}
@@ -314,8 +315,8 @@ func withIntercept() []bool {
 func zeros(x []float64) bool { return !slices.ContainsFunc(x, func(v float64) bool { return v != 0 }) }
 
 // leastAt returns the smallest acceptable cost of the worst pair at a place, as a share of μ. Under replace no pair
-// costs all of μ: two valid records have no null record, and the gradients that are farthest apart belong to rows that
-// are not farthest apart.
+// costs all of μ: two valid records do not move the count of null records, and the pair whose gradients are farthest
+// apart is not the pair whose rows are.
 func leastAt(adjacency dp.Adjacency, intercept bool, name string) float64 {
 	switch name {
 	case "search for the median", "search for the median after a restart":
@@ -326,18 +327,19 @@ func leastAt(adjacency dp.Adjacency, intercept bool, name string) float64 {
 	case "first slot after it", "open matrix that a restart drops":
 		return map[dp.Adjacency]float64{dp.ZeroOut: math.Sqrt(0.85) - 1e-3, dp.Replace: 0.9 - 1e-3}[adjacency]
 	}
-	if intercept && adjacency == dp.Replace { // the constant's entry of the matrix is equal in both
+	if intercept && adjacency == dp.Replace { // the matrix entry of the constant is equal for both records
 		return 0.91
 	}
 	return map[dp.Adjacency]float64{dp.ZeroOut: 0.999, dp.Replace: math.Sqrt(0.81+0.03+0.12/2) - 1e-2}[adjacency]
 }
 
-// mutant is a logged Newton with a fault: alter plants it into the estimator, close into the end of a step.
+// mutant is a logged Newton with a fault. The function `alter` plants the fault into the estimator, or `close` plants
+// it into the end of a step.
 type mutant struct {
 	logged
 	close func(m *mutant, n dp.Noise) (*dp.Release, error)
 
-	// kept is a matrix that was stored; squared is its R² while it is released.
+	// kept is a stored matrix that the fault releases again; squared is the R² of that matrix.
 	kept    *newton.Gram
 	squares float64
 	old     float64
@@ -437,7 +439,7 @@ func TestNewtonMutants(t *testing.T) {
 		{name: "constant inside of the bound", at: "last slot of the third epoch", intercept: true,
 			close: func(m *mutant, n dp.Noise) (*dp.Release, error) {
 				if m.phase == descent && m.done == 0 {
-					// The rows of the matrix have a constant, but its noise is that for rows of features only.
+					// The rows of the matrix have a constant, but the noise suffices only for rows without one.
 					m.gram,
 						_ = newton.NewGram(len(m.w), m.plan.norms()*m.squared, m.plan.norms()*m.plan.GramMu,
 						m.params.Adjacency, m.params.Bits())
@@ -527,7 +529,7 @@ func TestNewtonMutants(t *testing.T) {
 	}
 }
 
-// told releases the noisy integers of a step directly.
+// told is a Newton whose releases are the noisy integers of a step.
 type told struct{ *Newton }
 
 func (m told) Close(n dp.Noise) (*dp.Release, error) {
@@ -550,7 +552,7 @@ func (m told) Close(n dp.Noise) (*dp.Release, error) {
 	return &dp.Release{Values: []dp.Value{{Name: "newton/grad", Data: sums}, {Name: "newton/count", Data: counts}}}, err
 }
 
-// givenRow is a noise row of given numbers.
+// givenRow is a noise row that consists of given numbers.
 type givenRow []float64
 
 func (g givenRow) At(j int) float64   { return g[j] }
@@ -565,7 +567,7 @@ type noiseFunc func(array string, hidden []int64) dp.Row
 func (f noiseFunc) Row(array string, hidden []int64) dp.Row { return f(array, hidden) }
 
 // TestNewtonShift runs neighbours under fresh keys and tells them apart by the best test on gradient, count and count
-// of null records. They must be as far apart as their parts of μ² allow, and no farther.
+// of null records. The neighbours must be as far apart as the shares of μ² for these releases allow, and no farther.
 func TestNewtonShift(t *testing.T) {
 	t.Parallel()
 	for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
@@ -589,7 +591,7 @@ func TestNewtonShift(t *testing.T) {
 		}
 		p := place{zeta: e.zeta, w: e.w, e: *e.white}
 		pairs := p.records(e.cfg.ClipX)
-		x, y := pairs[1], pairs[8] // x counts; y is clipped and points the other way
+		x, y := pairs[1], pairs[8] // x is counted; y is clipped and points the other way
 		if adjacency == dp.ZeroOut {
 			x, y = nil, pairs[1]
 		}

@@ -52,9 +52,9 @@ type newtonCase struct {
 }
 
 // caseNewtonReplay runs the whole estimator with given noise, row by row of each array. It compares iterates,
-// estimates, clip norms, restarts and the last W, and with an intercept also centres and constants. The cases do not
-// have the rules for streams with almost no records, nor modes and gains. So they are compared twice: with an estimator
-// without these, and with the full estimator until one of these rules acts (except for estimates with gains).
+// estimates, clip norms, restarts and the last W, and with an intercept also centres and constants. The cases lack some
+// rules: those for streams with almost no records, modes, and gains. So each case is compared twice: with an estimator
+// without these rules, and with the full estimator until one of these rules acts (except for estimates with gains).
 func caseNewtonReplay(t *testing.T, c cases.Case) {
 	var n newtonCase
 	c.Read(t, &n.in, &n.want)
@@ -66,8 +66,8 @@ func caseNewtonReplay(t *testing.T, c cases.Case) {
 	n.replay(t, tol, false)
 }
 
-// replay compares a stream. If plain is set, the estimator lacks the rules that the cases do not have; otherwise it has
-// them, and the comparison ends when one acts.
+// replay compares a stream. If plain is set, the estimator runs without the rules that the cases lack. Otherwise it has
+// these rules, and the comparison ends when one acts.
 func (c *newtonCase) replay(t *testing.T, tol float64, plain bool) {
 	in, want := &c.in, &c.want
 	d := len(in.X[0])
@@ -139,7 +139,7 @@ func (c *newtonCase) replay(t *testing.T, tol float64, plain bool) {
 			for j, v := range e.coefficients(e.w) {
 				near(t, sprint("w after step ", step), v, what.W[j], tol)
 			}
-		} else if e.phase != searchNorm { // a restart forgets these
+		} else if e.phase != searchNorm { // a restart forgets the values compared here
 			near(t, sprint("constant after step ", step), e.constant, what.Constant, tol)
 			for j, v := range e.centre {
 				near(t, sprint("centre after step ", step), v, what.Centre[j], tol)
@@ -185,8 +185,8 @@ func (c *newtonCase) replay(t *testing.T, tol float64, plain bool) {
 }
 
 // caseNewtonMSE runs the estimator once over a published data set in random order, as often as the case did, and
-// compares the logarithm of the error of its last estimate. Without modes and gains, which the cases do not have, it
-// must equal that of the case; with them it must not be larger.
+// compares the logarithm of the error of its last estimate. Without modes and gains, which the cases lack, the result
+// must equal that of the case. With modes and gains it must not be larger.
 func caseNewtonMSE(t *testing.T, c cases.Case) {
 	var in struct {
 		Dataset   string

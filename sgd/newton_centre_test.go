@@ -11,8 +11,8 @@ import (
 	"github.com/streamdp/streamdp/internal/vector"
 )
 
-// TestMedianBin: parts are where the rungs say. Each contains its upper end but not its lower end. Values beyond the
-// ends are in the first part and above the last.
+// TestMedianBin checks that the parts are where the rungs say. Each part must contain its upper end but not its lower
+// end. Smaller values belong to the first part; larger values get the index after the last part.
 func TestMedianBin(t *testing.T) {
 	t.Parallel()
 	var ends []float64 // upper ends of the parts
@@ -39,7 +39,7 @@ func TestMedianBin(t *testing.T) {
 	}
 	for _, end := range ends {
 		check(end)
-		if math.Abs(end) >= 0x1p-16 { // between these, the distance from an end is rounded
+		if math.Abs(end) >= 0x1p-16 { // closer to 0, the distance from an end is rounded
 			check(math.Nextafter(end, math.Inf(1)))
 			check(math.Nextafter(end, math.Inf(-1)))
 		}
@@ -53,8 +53,8 @@ func TestMedianBin(t *testing.T) {
 	}
 }
 
-// TestFindMedian: with almost no noise, and null records on both sides, the result is the middle of the part that
-// contains the median. If there are only null records, it is 0.
+// TestFindMedian checks that with almost no noise, and null records on both sides, the result is the middle of the part
+// that contains the median. If there are only null records, it is 0.
 func TestFindMedian(t *testing.T) {
 	t.Parallel()
 	yes := true
@@ -71,22 +71,22 @@ func TestFindMedian(t *testing.T) {
 			}
 			e.residuals[medianBin(median*(1+0.001*source.NormFloat64()))]++
 		}
-		// A part is a sixteenth of a binary order; the records are within 0.4 % of the median.
+		// A part is a sixteenth of the interval between two powers of two; the records are within 0.4 % of the median.
 		if got, _ := e.findMedian(dptest.Zero()); math.Abs(got-median) > math.Abs(median)/14 {
 			t.Errorf("the median %g is found as %g", median, got)
 		}
 	}
 	e.open()
 	e.nulls = int64(e.size())
-	for seed := range uint64(50) { // one search in 40 000 finds a median
+	for seed := range uint64(50) { // by chance, one search in 40 000 finds a median
 		if got, _ := e.findMedian(dptest.Seeded(seed)); got != 0 {
 			t.Errorf("of null records the median is %g", got)
 		}
 	}
 }
 
-// TestRecentre: a change of coordinates changes no prediction: of the iterate, of the estimate, or of the means that
-// detect drift. The matrix becomes that of the new rows. Noise alone moves no centre.
+// TestRecentre checks that a change of coordinates changes no prediction by the iterate, by the estimate, or by the
+// means that detect drift. The matrix must become that of the new rows. Noise alone must not move a centre.
 func TestRecentre(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(3, 9))
@@ -179,8 +179,9 @@ func TestRecentre(t *testing.T) {
 		t.Errorf("gradient and iterate had the product %g, and have %g", step, got)
 	}
 
-	// The squared norm of noise in the last column is d·s² on average. The factor is 0 up to 1.5 times that. For χ²
-	// with three degrees, 79 % are below: of 200, that is 126 to 188 except with probability 10⁻⁶.
+	// The squared norm of noise in the last column is d·s² on average. The factor is 0 up to 1.5 times that. A χ²
+	// variable with three degrees of freedom is below that with probability 79 %. So of 200 draws, 126 to 188 are
+	// below, except with probability 10⁻⁶.
 	zero := 0
 	for range 200 {
 		e := build()
@@ -198,8 +199,8 @@ func TestRecentre(t *testing.T) {
 	}
 }
 
-// TestFindMode: if two of three residuals are equal, the median is a mode, also with null records and with the noise of
-// a plan. If the residuals are spread over sixteenths of their size, it is not.
+// TestFindMode checks that if two of three residuals are equal, the median is a mode, also with null records and with
+// the noise of a plan. If the residuals are spread over sixteenths of their size, it is not.
 func TestFindMode(t *testing.T) {
 	t.Parallel()
 	yes := true
@@ -229,7 +230,7 @@ func TestFindMode(t *testing.T) {
 						wrong++
 					}
 				}
-				// A mode has at least 0.63 of the slots, and 0.4 are required. Two counts that differ by this much have
+				// The mode holds at least 0.63 of the slots; 0.4 are required. Two counts that differ by this much have
 				// noise of deviation 0.122.
 				if wrong > runs/20 {
 					t.Errorf("μ = %g, around %g, mode %t: %d of %d results are wrong", mu, at, mode, wrong, runs)

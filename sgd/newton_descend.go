@@ -11,7 +11,7 @@ const (
 	countedPart  = 0.27 // share of ζ below which a gradient is counted
 	countedShare = 0.53 // share of the records that are counted when ζ is right
 	gain         = 0.7
-	few          = 0.4 // with a smaller share of slots that hold records, steps become smaller
+	few          = 0.4 // steps become smaller if a smaller share of slots holds records
 	zetaLeast    = 0x1p-40
 	zetaMost     = 0x1p32
 )

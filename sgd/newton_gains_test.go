@@ -8,9 +8,9 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
-// TestGains: before the first matrix there are no gains. Then a step without noise goes as far as the ridge in the
-// matrix requires, and a step that may be noise goes half of the way. In between, each gain has the smallest expected
-// error of all gains near it.
+// TestGains checks the gains. Before the first matrix there are none. After it, a step without noise goes as far as the
+// ridge in the matrix requires, and a step that may be mere noise goes half of the way. In between, each gain has the
+// smallest expected error of all gains near it.
 func TestGains(t *testing.T) {
 	t.Parallel()
 	e := eventfulNewton(t, dp.ZeroOut, true)

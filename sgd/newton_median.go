@@ -7,9 +7,9 @@ import (
 	"github.com/streamdp/streamdp/internal/ladder"
 )
 
-// A search for the median of residuals bisects twice: first among the medianRungs numbers −2¹⁵, −2¹⁴, …, −2⁻¹⁶, 2⁻¹⁶,
-// …, 2¹⁵; then among the medianParts equal parts between the number found and the one before it, which is −2¹⁶ for the
-// first.
+// A search for the median of residuals bisects twice. First it bisects the medianRungs numbers −2¹⁵, −2¹⁴, …, −2⁻¹⁶,
+// 2⁻¹⁶, …, 2¹⁵. Then it bisects the medianParts equal parts of the interval between the number found and the number
+// before it (−2¹⁶ before the first).
 const (
 	medianRungs     = 64
 	medianParts     = 16

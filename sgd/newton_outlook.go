@@ -135,7 +135,8 @@ func (e *Newton) Sizes() dp.Sizes {
 	upper := d * (d + 1) / 2
 	bands := int64(len(e.plan.Factorization.Bands))
 	state := 8 * (64 + recentMost + newton.Bins + 2*kept + // header, jump, histogram, headers of blocks
-		d*(2+3+2+2*kept+bands) + d*d + 2*upper) // iterate, centre, wander, √H, h, blocks, noise; V; two matrices
+		// Sizes of iterate, centre, wander, √H, h, blocks and noise; of V; of two matrices
+		d*(2+3+2+2*kept+bands) + d*d + 2*upper)
 	release := int64(0)
 	for _, v := range e.Sample().Values {
 		release += 8 * int64(len(v.Data)+len(v.SE))

@@ -10,9 +10,9 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// Protection of persons: neighbours differ in all records of one person instead of one record. The person has records
-// in at most k steps, any two at least b apart, and at most m records in a step. Under replace, the records of another
-// person, in other steps, may take their place. The proof is in docs/theory/sgd.md, §14.
+// This file protects persons: neighbours differ in all records of one person instead of one record. The person has
+// records in at most k steps, any two at least b apart, and at most m records in a step. Under replace, the records of
+// another person, in other steps, may take their place. The proof is in docs/theory/sgd.md, §14.
 
 // load says how much farther a person moves the releases of [Newton] than a single record does. Each release costs the
 // same share of μ² in both cases.

@@ -13,8 +13,7 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// visited is a Newton. The first slots of its steps hold the records that an audit adds, the others the records of a
-// log.
+// visited is a Newton whose steps begin with the records that an audit adds. The other slots hold the records of a log.
 type visited struct {
 	*Newton
 	log  [][]float64
@@ -49,8 +48,8 @@ func personNewton(t testing.TB, p matfact.Participation, adjacency dp.Adjacency,
 		dp.Params{Mu: newtonMu, Adjacency: adjacency})
 }
 
-// personSubject describes a Newton for persons to the audits. It computes the deviations of the noise from the rule for
-// persons, not from the plan's numbers, except for gradient and count.
+// personSubject describes a Newton for persons to the audits. For gradient and count it takes the noise's standard
+// deviations from the plan. For the other arrays it computes them from the rule for persons.
 func personSubject(t testing.TB, v *visited, p matfact.Participation) *audit.Subject {
 	t.Helper()
 	e := v.Newton
@@ -66,8 +65,8 @@ func personSubject(t testing.TB, v *visited, p matfact.Participation) *audit.Sub
 	}.Subject()
 }
 
-// personRules are participations: with steps far apart, with many records in a step, and with more steps than the first
-// epochs have.
+// personRules lists participations: one with steps far apart, one with many records in a step, and one with more steps
+// than the first epochs have.
 var personRules = []matfact.Participation{
 	{Count: 3, Separation: 4, PerStep: 1},
 	{Count: 2, Separation: 1, PerStep: 3},
@@ -79,7 +78,7 @@ const personSteps = 60
 
 // worstPerson searches for two neighbouring streams that are far apart and returns their distance divided by μ. One has
 // all records of a person. The other has none of them, or under replace those of another person, in the same or other
-// steps. It tries the records of rows in patterns from all starts, and random ones.
+// steps. It tries the records of rows in fixed patterns from all starts, and in random patterns.
 func worstPerson(s *audit.Subject, p matfact.Participation, adjacency dp.Adjacency, starts []int,
 	random int) (worst float64, err error) {
 	source, keys := rand.New(rand.NewPCG(61, p.Count)), audit.NewKeys([32]byte{8})
@@ -183,8 +182,8 @@ func TestNewtonPersons(t *testing.T) {
 	}
 }
 
-// TestNewtonRecordCost: no record of a person with an unchanged user key costs more than RecordCost, in a search or in
-// a gradient step; and the worst record costs nearly that much in either.
+// TestNewtonRecordCost checks that no record of a person with an unchanged user key costs more than RecordCost, in a
+// search or in a gradient step. In each of the two, the worst record must cost nearly that much.
 func TestNewtonRecordCost(t *testing.T) {
 	t.Parallel()
 	for _, intercept := range withIntercept() {
@@ -201,7 +200,7 @@ func TestNewtonRecordCost(t *testing.T) {
 				if adjacency == dp.Replace {
 					pairs = [][2][]float64{{{20, 0, 1e7}, {20, 0, -1e7}}, {{20, 0, 1e7}, {1e-4, 0, 1}}}
 				}
-				var worst [2]float64 // in a search, in a step
+				var worst [2]float64 // worst cost in a search and in a step
 				for _, from := range []int{0, 1, 2, 3, 6} {
 					for _, pair := range pairs {
 						x := make(audit.Stream, personSteps)
@@ -225,8 +224,8 @@ func TestNewtonRecordCost(t *testing.T) {
 				t.Logf(
 					"intercept %t, %s, %+v: a record costs %.4f of μ, the worst one found %.6f of it in a search, "+
 						"%.6f in a step", intercept, adjacency, p, cost.Mu/s.Mu, worst[0]/searched, worst[1]/stepped)
-				// A search asks five or six questions. Under zero-out the quantile here is .75, not .8. Under replace,
-				// a record in place of a null record moves the gradient by less than 2.
+				// A search asks five or six questions. Under zero-out the quantile of the search is .75 here, not .8.
+				// Under replace, a record in place of a null record moves the gradient by less than 2.
 				least := map[dp.Adjacency][]float64{dp.ZeroOut: {0.85, 0.99}, dp.Replace: {0.9, 0.8}}[adjacency]
 				for in, most := range []float64{searched, stepped} {
 					if worst[in] > most*(1+1e-9) || worst[in] < least[in]*most {
@@ -279,8 +278,8 @@ func TestNewtonPersonsMutants(t *testing.T) {
 	}
 }
 
-// TestNewtonPersonsPlan: for persons with one record in one step the costs are those of a record. States and plans can
-// be restored.
+// TestNewtonPersonsPlan checks that a person with one record in one step costs as much as a record, and that states and
+// plans can be restored.
 func TestNewtonPersonsPlan(t *testing.T) {
 	t.Parallel()
 	alone := eventfulNewton(t, dp.ZeroOut, true)
@@ -297,7 +296,7 @@ func TestNewtonPersonsPlan(t *testing.T) {
 	}
 	for i, p := range personRules {
 		e := personNewton(t, p, dp.Replace, true)
-		// No audit sees the noise of searches, which release only a place.
+		// The audits do not see the noise of searches, because a search releases only its result.
 		more := float64(p.PerStep) * math.Sqrt(float64(p.Count))
 		if got, want := e.plan.SearchNoise/alone.plan.SearchNoise, more*math.Sqrt(2*.64); math.Abs(got/want-1) > 1e-9 {
 			t.Errorf("%+v: searches have %g times the noise, want %g", p, got, want)

@@ -51,7 +51,7 @@ const (
 )
 
 // A search is believed if its counts are far from the threshold. farEnough is the limit for the sum of squares of six
-// distances, in standard deviations of the noise: null records alone exceed it once in 2·10⁶ searches. A search that is
+// distances, in standard deviations of the noise. Null records alone exceed it once in 2·10⁶ searches. A search that is
 // not believed is repeated as soon as there certainly are records. The repeated search takes up to searchMost times as
 // many slots, according to the share of slots with records. After triesMost repetitions the result is believed.
 const (

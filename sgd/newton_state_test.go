@@ -19,7 +19,7 @@ func newtonLogs(intercept bool) map[string][][]float64 {
 	drifting := eventful(intercept)
 	for i, row := range drifting {
 		if row != nil && i > 2800 {
-			drifting[i] = []float64{row[0], row[1], row[2] / 60} // as before the jump
+			drifting[i] = []float64{row[0], row[1], row[2] / 60} // the scale before the jump
 			if i > 6000 {
 				drifting[i][2] += 0.4 * row[0] // less than a jump
 			}
@@ -61,7 +61,8 @@ func (e *Newton) feed(t testing.TB, log [][]float64, n dp.Noise) *dp.Release {
 	return r
 }
 
-// newtonContract returns the contract of an estimator over a log. It closes the steps whose last slot is before last.
+// newtonContract returns the contract of an estimator over a log. It closes the steps whose last slot is before slot
+// `last`.
 func newtonContract(t testing.TB, c Config, p dp.Params, log [][]float64, last uint64) estimatortest.Contract[*Newton] {
 	t.Helper()
 	contract := estimatortest.Contract[*Newton]{
@@ -189,8 +190,8 @@ func TestNewtonOrder(t *testing.T) {
 	}
 }
 
-// TestNewtonStateRefused: estimators with other configurations refuse a state, and the estimator itself refuses a
-// damaged one.
+// TestNewtonStateRefused checks that estimators with other configurations refuse a state, and the estimator itself
+// refuses a damaged one.
 func TestNewtonStateRefused(t *testing.T) {
 	t.Parallel()
 	own, p := eventfulNewton(t, dp.Replace, false).cfg, dp.Params{Mu: newtonMu, Adjacency: dp.Replace}
@@ -290,7 +291,7 @@ func FuzzNewtonState(f *testing.F) {
 				some = append(some, state)
 			}
 		}
-		// An eigenvector that is far too long. Such a state once caused a panic at the next record.
+		// An eigenvector that is far too long. With such a state the next record would cause a panic.
 		long := slices.Clone(some[len(some)-1])
 		binary.LittleEndian.PutUint64(long[217:], math.Float64bits(math.MaxFloat64))
 		return append(some, long, estimatortest.State(f, c.New(f)))

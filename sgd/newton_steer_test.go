@@ -13,12 +13,12 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
-// A Newton is steered by more than its gradients: by the share of slots with records, by jumps of the clip norm and by
-// drifts, each of which repeats searches or restarts averages, and by n̂. The logs in this file reach all these rules.
-// A log of null records alone whose releases are made equal must reach them too.
+// A Newton is steered by more than its gradients: by n̂, by the share of slots with records, by jumps of the clip norm,
+// and by drifts. Jumps and drifts repeat searches or restart averages. The logs in this file make all these rules act.
+// A log of null records alone, with noise that gives equal releases, must make them act too.
 
-// loud returns factors on the noise of arrays, so large that all records of a step, or of an epoch, disappear in it.
-// Decisions are those for the planned batches, because the first run has no noise.
+// loud returns factors on the noise of arrays. They are so large that the noise hides all records of a step or of an
+// epoch. Decisions are still those for the planned batches, because the first run has no noise.
 func loud(a dp.Adjacency) map[string][]float64 {
 	return map[string][]float64{
 		"newton/boot": {10}, "newton/locate": {10}, "newton/count": {20, 5}, "newton/grad": {100},
@@ -62,9 +62,9 @@ func loudSubject(t *testing.T, m *steeredNewton) *audit.Subject {
 		switch name {
 		case "newton/boot", "newton/hist":
 			a.Deviations = []float64{a.Deviations[0] * factors[name][0]}
-		case "newton/count": // the first is the plan's
+		case "newton/count": // the first factor belongs to the plan
 			a.Deviations = []float64{a.Deviations[0], a.Deviations[1] * factors[name][1]}
-		case "newton/gram": // has its own lattice
+		case "newton/gram": // the matrix has its own lattice
 			squared, d := m.plan.norms()*m.squared, len(m.w)
 			lattice := math.Exp2(math.Floor(math.Log2(squared)) - float64(m.params.Bits()))
 			sd := math.Sqrt(m.params.Adjacency.Factor()/gramShare) / newtonMu * factors[name][0] * (squared +
@@ -82,20 +82,20 @@ func loudSubject(t *testing.T, m *steeredNewton) *audit.Subject {
 	return s
 }
 
-// steeredNewton takes records from its log in every first run and null records in every second run. It counts the
-// decisions of its rules.
+// steeredNewton is a Newton whose runs alternate: odd runs take records from its log, even runs take null records. It
+// counts the decisions of its rules.
 type steeredNewton struct {
 	*Newton
 	log   [][]float64
 	runs  int
-	alone bool   // the second run has all records except one,
-	at    uint64 // which is in this slot
+	alone bool   // even runs get all records except one
+	at    uint64 // slot of the record that differs
 
 	held, slow, repeats, restarts, drifts, abandoned, epochs, modes int
 
-	// A fault, planted after a gradient step; x is the step without noise.
+	// fault plants a fault after a gradient step. x is the step without noise.
 	fault func(m *steeredNewton, before *Newton, x *exactNewton)
-	// Rules that the fault feeds.
+	// Copies of the rules, which the fault feeds.
 	ownPresence presence
 	ownJump     jump
 	ownWander   wander
@@ -120,7 +120,7 @@ func (m *steeredNewton) Close(n dp.Noise) (*dp.Release, error) {
 	first, end := m.Range(m.step + 1)
 	for slot := first; slot < end; slot++ {
 		row := m.log[slot]
-		// In a long search only few records may differ.
+		// In a long search only a few records may differ.
 		if m.runs%2 == 0 && (slot == m.at || !m.alone && (m.phase == descent || slot < first+64)) {
 			row = nil
 		}
@@ -192,7 +192,7 @@ func (m *steeredNewton) exact() *exactNewton {
 	return x
 }
 
-// steeredLogs returns logs that together reach all rules.
+// steeredLogs returns logs that together make all rules act.
 func steeredLogs(intercept bool) map[string][][]float64 {
 	logs := newtonLogs(intercept)
 	twice := eventful(intercept)
@@ -208,16 +208,17 @@ func steeredLogs(intercept bool) map[string][][]float64 {
 	return logs
 }
 
-// unlike runs the log, and then null records whose releases are made equal. It reports a difference between the runs.
+// unlike runs the log, and then null records with noise that gives the same releases. It returns an error if the runs
+// differ.
 func (m *steeredNewton) unlike(t *testing.T) error {
 	t.Helper()
 	stream := make(audit.Stream, 170)
 	return loudSubject(t, m).Unlike(stream, stream)
 }
 
-// TestNewtonSteering: null records alone are made to release the same as an eventful log. They must have the same
-// slots, whitenings, jumps, drifts and repeated searches, and must pause in the same steps, to the last bit. So none of
-// these can depend on records directly.
+// TestNewtonSteering runs an eventful log. Then it runs null records alone, with noise that gives the same releases.
+// Slots, whitenings, jumps, drifts, repeated searches and the steps that change nothing must be equal, to the last bit.
+// So none of these can depend on records directly.
 func TestNewtonSteering(t *testing.T) {
 	t.Parallel()
 	for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
@@ -314,7 +315,8 @@ func TestNewtonSteeringMutants(t *testing.T) {
 		log := steeredLogs(true)[fault.log]
 		m := &steeredNewton{Newton: loudNewton(t, dp.ZeroOut, true), log: log, at: 4001, fault: fault.plant}
 		m.jumps = slices.Clone(m.plan.Jumps)
-		if fault.name == "jump of the clip norm of exact counts" { // instead of released ones
+		// The fault uses exact counts instead of released ones
+		if fault.name == "jump of the clip norm of exact counts" {
 			for k := range m.plan.Jumps {
 				m.plan.Jumps[k] = 1e300
 			}
@@ -336,8 +338,9 @@ func TestNewtonSteeringMutants(t *testing.T) {
 	}
 }
 
-// TestGramBlocks: blocks in which products are rounded end at public positions. So a record too small for any product
-// moves none, whether it is present or not. The planted fault counts only records that are present.
+// TestGramBlocks checks that the blocks in which products are rounded end at public positions. So a record whose
+// products all round to 0 changes nothing, whether it is present or not. The planted fault counts only records that are
+// present.
 func TestGramBlocks(t *testing.T) {
 	t.Parallel()
 	for _, intercept := range []bool{false, true} {
@@ -369,10 +372,10 @@ func TestGramBlocks(t *testing.T) {
 				}
 				w := &bin.Writer{}
 				e.gram.AppendTo(w)
-				return w.B[8:] // after the number of rows
+				return w.B[8:] // skip the number of rows
 			}
 			same := bytes.Equal(products([]float64{1e-12, 0, 1}), products(nil))
-			if intercept { // the constant is not small, and its own entry may move
+			if intercept { // the constant is not small, so its own entry may move
 				same = bytes.Equal(products([]float64{1e-12, 0, 1})[:16], products(nil)[:16])
 			}
 			if same == fault {

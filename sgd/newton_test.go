@@ -22,7 +22,7 @@ func mustNewton(t testing.TB, c Config, p dp.Params) *Newton {
 	return e
 }
 
-// online is a Newton on records that a test draws.
+// online runs a Newton on records that a test draws.
 type online struct {
 	e     *Newton
 	noise dp.Noise
@@ -90,7 +90,7 @@ func TestNewtonPlan(t *testing.T) {
 			e := mustNewton(t, Config{Columns: append(names(d), "y"), Target: "y", ClipX: 3, Intercept: new(bool)},
 				dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: adjacency})
 			p, s := e.Plan(), adjacency.Factor()
-			near := func(what string, got, want float64) { // lattices may add a little
+			near := func(what string, got, want float64) { // lattices may add a little to the numbers
 				t.Helper()
 				if !(got >= want*(1-1e-15) && got <= want*(1+1e-3)) {
 					t.Errorf("%s, d = %d: %s is %.12g, want %.12g or slightly more", adjacency, d, what, got, want)
@@ -107,8 +107,8 @@ func TestNewtonPlan(t *testing.T) {
 				weight = math.Sqrt(4 - (1+c)*(1+c))
 			}
 			near("noise of the count", p.CountNoise/unit, s/(weight*0.9*p.Mu))
-			// The rounding of predicted noise may move gradients in addition to a record, in clip norms: for a record
-			// that counts and for one that does not.
+			// In addition to a record, the rounding of predicted noise may move gradients. In units of the clip norm,
+			// compute by how much: for a record that is counted and for one that is not.
 			exact := float64(p.Lattice.K) * e.factor.ColNorm()
 			for count, moved := range []float64{s, s - 1 + c} {
 				gradient := (moved*exact + p.Sensitivity - s*exact) / p.GradientNoise
@@ -155,8 +155,8 @@ func TestNewtonPlan(t *testing.T) {
 	}
 }
 
-// TestNewtonLongest: successive steps never have more slots than Longest says, wherever they are. An epoch that saw no
-// record at first searches again later, in up to sixteen times as many slots.
+// TestNewtonLongest checks that successive steps never have more slots than Longest says, wherever they are. An epoch
+// that saw no record at first searches again later, in up to sixteen times as many slots.
 func TestNewtonLongest(t *testing.T) {
 	t.Parallel()
 	s := newOnline(t, 2, 3, dp.Params{Mu: newtonMu, Adjacency: dp.ZeroOut}, 3)
@@ -196,8 +196,8 @@ func TestNewtonAdopt(t *testing.T) {
 		func(kept NewtonPlan) (*Newton, error) { return AdoptNewton(e.cfg, e.params, kept) })
 }
 
-// TestNewtonNulls: streams of null records alone never move the coefficients. Streams that begin with null records,
-// have them in between, or hold few other records are learned.
+// TestNewtonNulls checks that streams of null records alone never move the coefficients. Streams that begin with null
+// records, have them in between, or hold few other records must be learned.
 func TestNewtonNulls(t *testing.T) {
 	t.Parallel()
 	const records = 60000
@@ -354,7 +354,8 @@ func TestNewtonUnits(t *testing.T) {
 	}
 }
 
-// TestNewtonHorizon: after the last step there is no release and no change. A step refuses more records than slots.
+// TestNewtonHorizon checks that after the last step there is no release and no change. A step refuses more records than
+// slots.
 func TestNewtonHorizon(t *testing.T) {
 	t.Parallel()
 	e := mustNewton(t, Config{Columns: []string{"u", "y"}, Target: "y", ClipX: 5, Horizon: 5},
@@ -380,7 +381,7 @@ func TestNewtonHorizon(t *testing.T) {
 	}
 }
 
-// TestNewtonAddAllocates: Add allocates nothing in searches, in steps, and where blocks of the matrix end.
+// TestNewtonAddAllocates checks that Add allocates nothing in searches, in steps, and where blocks of the matrix end.
 func TestNewtonAddAllocates(t *testing.T) {
 	e := eventfulNewton(t, dp.Replace, false)
 	log := eventful(false)
@@ -394,8 +395,8 @@ func TestNewtonAddAllocates(t *testing.T) {
 	}
 }
 
-// TestNewtonEarlyIntervals: there are no intervals in the first 30 steps of the stream or after a hard restart, where
-// the parts scatter less than their errors. Later there are.
+// TestNewtonEarlyIntervals checks that there are no intervals in the first 30 steps of the stream or after a hard
+// restart, because parts then scatter less than their errors. Later there must be intervals.
 func TestNewtonEarlyIntervals(t *testing.T) {
 	t.Parallel()
 	const d = 4
@@ -422,7 +423,7 @@ func TestNewtonEarlyIntervals(t *testing.T) {
 }
 
 // TestNewtonCoverage counts how often intervals contain the true coefficients, under two conditions. Noise that cancels
-// between parts makes them wider than necessary. The bound is 4.5 deviations, estimated from the runs, below 95 %.
+// between parts makes intervals wider than necessary. The bound is 4.5 deviations, estimated from the runs, below 95 %.
 func TestNewtonCoverage(t *testing.T) {
 	t.Parallel()
 	runs := uint64(8)

@@ -37,7 +37,7 @@ func (c *Config) gradientSteps() matfact.Participation {
 }
 
 // chargePerson sets the plan's Person. It returns the charge for a person, in units of a single record's cost, and the
-// joint norm of a person's gradients under C. Without persons, both are those of a single record.
+// joint norm of a person's gradients under C. Without persons, both values describe a single record.
 func (p *AMBPlan) chargePerson(cfg *Config, f matfact.Factorization, adjacency dp.Adjacency) (charge PersonCharge,
 	norm float64, err error) {
 	if !cfg.personal() {
@@ -87,8 +87,8 @@ type PersonCharge struct {
 }
 
 // ChargePerson returns what method "amb" charges for persons with records in the steps that p allows. It assumes that a
-// single record pays μ² in its step: 1−share of it for the gradient, correlated by f, and share of it for the count of
-// the quantile q; share is 0 without "track". With m = p.PerStep, k = p.Count, the column norm α, and the P of
+// single record pays μ² in its step: (1−share)·μ² for the gradient, correlated by f, and share·μ² for the count of the
+// quantile q. share is 0 without "track". With m = p.PerStep, k = p.Count, the column norm α, and the P of
 // matfact.Sensitivity without an end,
 //
 //	Ratio² = (1−share)·(P/α)² + share·k·m²·max(1, 2·max(q, 1−q)²),   the 2 under replace only.

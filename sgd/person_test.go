@@ -10,7 +10,7 @@ import (
 )
 
 // TestChargePerson searches for a person whose gradients and counts together are farther apart than is charged. It
-// tries the worst persons and random ones.
+// tries persons who should be worst, and random ones.
 func TestChargePerson(t *testing.T) {
 	const steps, share, q = 9, 0.05, 0.9
 	source := rand.New(rand.NewPCG(51, 52))

@@ -8,8 +8,8 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// students returns the quantiles of a plan. It caches them: they take most of the time of a plan, and every restart of
-// a daemon needs those of the same few levels.
+// students returns the quantiles of a plan. It caches them, because they take most of the time of a plan, and every
+// restart of a daemon needs the quantiles of the same few levels.
 func students(level float64) []float64 {
 	if q, ok := quantiles.Load(level); ok {
 		return q.([]float64)

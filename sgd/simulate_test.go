@@ -17,8 +17,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
-// The statistical cases simulate the production solvers with seeded noise. Their tolerances cover the error of the
-// case's trials and of the same number of our trials.
+// The statistical cases simulate the production solvers with seeded noise. Their tolerances cover the sampling error of
+// the case's trials and of an equal number of our trials.
 
 // linear draws records y = ⟨x, w⟩ + σz with Gaussian features of the given variances, and with w uniform on the unit
 // sphere.
@@ -167,7 +167,7 @@ func caseDescentError(t *testing.T, c cases.Case) {
 		Gamma, Adjacency string
 		Star             string `json:"theta_star"`
 	}
-	in.Sigma = 1 // if the case has none
+	in.Sigma = 1 // if the case states no sigma
 	var want map[string]*float64
 	c.Read(t, &in, &want)
 	s := statistics{}

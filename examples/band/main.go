@@ -1,4 +1,4 @@
-// Command band draws one released value against the records that it covers, with the band of its noise: the release
+// Command band draws one released value over the number of records that it covers. A band shows its noise: the release
 // plus and minus 1.96 standard errors.
 //
 //	streamdp replay -c orders.toml orders.csv | go run ./examples/band -value mean_original -entry 0 -o mean.svg
@@ -9,7 +9,7 @@
 //
 //	curl -s 'http://127.0.0.1:9464/api/v1/streams/orders/releases' | go run ./examples/band
 //
-// If a release comes twice, the first copy is used: both have the same bytes.
+// If a release appears twice, band uses the first copy, because both have the same bytes.
 package main
 
 import (
@@ -130,7 +130,7 @@ func band(all []release, value string, entry, skip int) (*chart.Chart, error) {
 		switch len(v.SE) {
 		case 0:
 			return nil, fmt.Errorf("%s has no standard error, so there is no band to draw", value)
-		case 1: // common to all numbers
+		case 1: // one number for all entries
 			se = v.SE[0]
 		default:
 			se = v.SE[entry]

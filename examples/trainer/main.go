@@ -1,5 +1,5 @@
-// Trainer trains a model and shows its gradients to nobody except the daemon: it sends them to a topic, and takes the
-// parameters for the next step from the daemon's releases.
+// Trainer trains a model without showing its gradients to anybody except the daemon. It sends the gradients to a topic,
+// and takes the parameters for the next step from the daemon's releases.
 //
 //	streamdp keygen /etc/streamdp/key
 //	kafka-topics.sh --bootstrap-server localhost:9092 --create --topic gradients
@@ -149,7 +149,8 @@ func pack(x []float64) []byte {
 	return b
 }
 
-// examples makes up examples: features in [−1, 1], classes by a hidden rule, and a tenth of the classes wrong.
+// examples makes up examples. Features are in [−1, 1]. A hidden rule gives the classes, and a tenth of the classes is
+// wrong.
 type examples struct {
 	source *rand.Rand
 	rule   []float64

@@ -46,13 +46,13 @@ func (r *release) parameters() ([]float64, error) {
 	return x, nil
 }
 
-// assembler puts together the releases in the messages of an output partition, in order. A message may come again with
-// the same content. Every other deviation is an error: a release or a piece that is missing or comes too early, or a
-// release that does not have its hash.
+// assembler reads the messages of an output partition in order and puts releases together from their pieces. It ignores
+// a repeated message with the same content. These are errors: a missing release or piece, one that comes too early, and
+// a release whose hash is wrong.
 type assembler struct {
-	epoch, step uint64 // of the last complete release
+	epoch, step uint64 // epoch and step of the last complete release
 
-	identity string // of the release whose pieces are being read
+	identity string // identity of the release whose pieces are being read
 	hash     string
 	pieces   [][]byte
 	of       int

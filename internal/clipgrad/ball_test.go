@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestBall: a row whose squared integers add up to E² + 1 is shortened, for every number of bits and at every position
-// in a group. Above 26 bits, float64 rounds E² + 1 to E².
+// TestBall checks that a row whose squared integers add up to E² + 1 is shortened, for every number of bits and at
+// every position in a group. Above 26 bits, float64 rounds E² + 1 to E².
 func TestBall(t *testing.T) {
 	t.Parallel()
 	const n = 2*group + 1
@@ -33,8 +33,8 @@ func TestBall(t *testing.T) {
 	}
 }
 
-// TestFull: rows that all have the longest direction and the largest weight add up exactly for every number of bits. So
-// no sum between two roundings overflows int64.
+// TestFull adds rows that all have the longest direction and the largest weight. The sum must be exact for every number
+// of bits, so no sum between two roundings overflows int64.
 func TestFull(t *testing.T) {
 	t.Parallel()
 	const d = 2
@@ -62,7 +62,7 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// TestLimit: a row counts if its weight is at most ⌊cE⌋, and does not count if it is one more, in the kernel, in half
+// TestLimit checks that a row is counted if |τ| is ⌊cE⌋, and is not counted if |τ| is one more: in the kernel, in half
 // groups, and alone.
 func TestLimit(t *testing.T) {
 	t.Parallel()
@@ -95,8 +95,8 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// TestPrepare: rows have the same directions if they are prepared in any order and pieces, or if the first pass
-// prepares them: no unit overwrites rows of another. Rows outside the prepared range stay unchanged.
+// TestPrepare prepares rows in any order and in pieces, or lets the first pass prepare them. Directions must be the
+// same, so no unit overwrites rows of another. Rows outside the prepared range must stay unchanged.
 func TestPrepare(t *testing.T) {
 	t.Parallel()
 	const n, d, bits = 3*UnitRows + group + 3, 3, 24

@@ -10,8 +10,8 @@
 // is x times the residual clipped to ζ. The direction is the same in all passes, so its norm is tested once, and a pass
 // costs less than a pass of plain gradient descent.
 //
-// Privacy: ‖τ_i e_i/E²‖ ≤ 1 holds exactly, because |τ_i| ≤ E and ‖e_i‖² ≤ E² in integers. A row counts if |τ_i| ≤ ⌊cE⌋;
-// then its gradient has norm at most c.
+// Privacy: ‖τ_i e_i/E²‖ ≤ 1 holds exactly, because |τ_i| ≤ E and ‖e_i‖² ≤ E² in integers. A row is counted if |τ_i| ≤
+// ⌊cE⌋. Then its gradient has norm at most c.
 package clipgrad
 
 import (
@@ -22,18 +22,19 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// Rows is a window of rows for passes. The first pass prepares the rows that Prepare has not prepared.
+// Rows is a window of rows over which gradients are summed pass after pass. The first pass prepares all rows that
+// Prepare has not prepared.
 //
 // Only Prepare may be called by several goroutines at once. Sum uses several processors by itself.
 type Rows struct {
 	dim, bits int
-	lattice   dp.Lattice // of the directions
+	lattice   dp.Lattice // lattice of the directions
 	top       float64    // E
 	e         []float64  // integers: packed for whole groups of rows, one per number for the last rows
 	norm      []float64  // ν_i; −0 for a null row
 	y         []float64
 	null      []bool
-	prepared  []bool    // by unit: norm and directions in e are computed
+	prepared  []bool    // for each unit: norm and the directions in e are computed
 	iterate   []float64 // scratch of one pass
 	rest      []int64   // nil if every block is rounded
 	blocks    []int64   // exact sum of each block in one pass; nil if workers round the blocks
@@ -45,7 +46,7 @@ type Rows struct {
 
 const (
 	// group is the number of rows that are stored together, column by column. Two integers share the memory of one
-	// number: a pass over many rows waits for memory, and so reads half as much of it.
+	// float64 number. A pass over many rows is limited by memory speed, and this halves what it reads.
 	group = 8
 
 	// words is the number of float64 numbers that hold a column of a group.
@@ -56,10 +57,10 @@ const (
 	blockRows = 4096
 )
 
-// ByNorm returns rows with direction x/‖x‖ and length ‖x‖, so their gradients are clipped by norm. x has n·dim numbers
-// and becomes the rows' memory; y has n targets. The rows also keep y and null. null says which rows are null; nil
-// means none. A null row has no gradient and is never counted. A row whose target is not finite is null too. A row
-// whose x has norm 0 in float64 has direction 0. The lattice has 24 to 30 bits.
+// ByNorm returns rows with direction x/‖x‖ and length ‖x‖, so their gradients are clipped by norm. x has n·dim numbers;
+// y has n targets. The result uses x as its memory and keeps y and null, so the caller must not use them. null says
+// which rows are null; nil means none. A null row has no gradient and is never counted. A row whose target is not
+// finite is null too. A row whose x has norm 0 in float64 has direction 0. The lattice has 24 to 30 bits.
 //
 // Cost: n numbers in addition to x and y. The first pass takes O(n·dim) more time than the others.
 func ByNorm(x, y []float64, null []bool, dim, bits int) *Rows {
@@ -87,9 +88,9 @@ func newRows(x, y []float64, null []bool, dim, bits int, scale func(*Rows, int) 
 	return r
 }
 
-// Prepare computes the directions of those rows in lo … hi−1 that form whole units of UnitRows rows, and of the last
-// rows. The first pass computes the others. It is faster here if the caller has just read these rows, because they are
-// in the cache. Several goroutines may prepare different rows.
+// Prepare computes the directions of rows lo … hi−1, as far as they form whole units of UnitRows rows or are the last
+// rows of the window. The first pass computes the other directions. Prepare is faster than that pass if the caller has
+// just read the rows, because they are in the cache. Several goroutines may prepare different rows.
 //
 // Cost: O(dim) time a row.
 func (r *Rows) Prepare(lo, hi int) {
@@ -129,7 +130,7 @@ func (r *Rows) prepare(s *scratch, unit int) {
 	}
 }
 
-// hire provides the given number of workers for the rows of a pass.
+// hire makes the given number of new workers for a pass.
 func (r *Rows) hire(workers int) {
 	r.workers = r.workers[:0]
 	for range workers {
@@ -152,7 +153,7 @@ func (r *Rows) packed(i int) []float64 {
 }
 
 // unitLength returns the length ‖z‖ of row i's x = z, and the factor 1/‖z‖ that turns z into its direction. It clears a
-// row whose gradient cannot be told from 0.
+// row so short that its gradient cannot be distinguished from 0.
 func (r *Rows) unitLength(i int) (scale, norm float64) {
 	z := r.row(i)
 	var sum float64
@@ -169,7 +170,8 @@ func (r *Rows) unitLength(i int) (scale, norm float64) {
 
 func (r *Rows) plain(int) (scale, norm float64) { return 1, 1 }
 
-// pack computes the directions of the group whose first row is i, each from a row times a unit.
+// pack computes the directions of the group whose first row is i. A direction is the row times a factor (unit), in
+// integers.
 func (r *Rows) pack(s *scratch, i int) {
 	limit := r.top * r.top
 	for k := 0; k < group; k += 2 {
@@ -188,7 +190,7 @@ func (r *Rows) pack(s *scratch, i int) {
 }
 
 // roundPair rounds unit0·x0 and unit1·x1 to integers, writes them into every words-th number of dst, and returns the
-// sums of their squares. If an integer does not fit, its sum is large or not a number.
+// two sums of squares. If an integer does not fit, its sum of squares is large or NaN.
 func roundPair(dst, x0, x1 []float64, unit0, unit1 float64) (square0, square1 float64) {
 	whole := 0
 	if vector && len(x0) >= 4 {
@@ -240,7 +242,7 @@ func (r *Rows) quantise(s *scratch, i int, unit float64) {
 	}
 }
 
-// scratch is the memory that one goroutine needs to prepare rows.
+// scratch is the working memory with which one goroutine prepares rows.
 type scratch struct {
 	unit    [group]float64
 	packed  []float64
@@ -255,8 +257,8 @@ func newScratch(dim int) *scratch {
 }
 
 // shorten multiplies the integers k by scale ≤ 1 and rounds them to nearest, or toward zero if the result would be too
-// long. [dp.Lattice.Quantise] does the same with int64. It reports whether their squares add up to at most limit;
-// otherwise it leaves k unchanged.
+// long. It reports whether the squares of the result add up to at most limit; if not, it leaves k unchanged.
+// [dp.Lattice.Quantise] does the same with int64.
 func shorten(k, scratch []float64, scale, limit float64) bool {
 	scratch = scratch[:len(k)]
 	for j, v := range k {
@@ -307,12 +309,12 @@ func (r *Rows) RoundOnce() {
 //
 //	Σ_blocks ⌊2^out/E² · Σ_i τ_i e_i + ½⌋,
 //
-// and returns the number of rows that count at c. b ≤ out ≤ 2b.
+// and returns the number of rows that are counted at c. b ≤ out ≤ 2b.
 //
 // Privacy: one row changes one block, so [Sensitivity] bounds the distance by which the sums move. For the sums
 // together with the count see [CountWeight].
 // Cost: 2d multiplications and no allocation a row. Several processors share the rows; the result does not depend on
-// how.
+// how the rows are shared.
 func (r *Rows) Sum(dst []int64, u []float64, zeta, c float64, out int) int64 {
 	for j, v := range u {
 		if !(math.Abs(v) < 1e150) {
@@ -360,14 +362,14 @@ func Sensitivity(a dp.Adjacency, dim, out int) float64 {
 	return (a.Factor() + math.Sqrt(float64(dim))*math.Ldexp(1, -out)) * dp.RoundUp
 }
 
-// CountWeight returns the w for which the count is free: the sums, in units of ζ, together with w times the number of
-// rows that count at c, move by no more than the bound for the sums alone,
+// CountWeight returns the weight w with which the count is free. That is: the sums, in units of ζ, together with w
+// times the number of rows counted at c, move by no more than the bound for the sums alone,
 //
 //	zero-out: w² = 1 − c²;   replace: w² = 4 − (1+c)²
 //
-// A row that counts has a gradient of norm at most c, another row one of norm at most 1. So a row that becomes null
-// moves the pair by a squared distance of at most c² + w² or 1. The squared distance of two rows is at most (1+c)² + w²
-// if one of them counts, (2c)² if both count, and 2² if neither counts. A null row must not count.
+// A counted row has a gradient of norm at most c, any other row has a gradient of norm at most 1. So a row that becomes
+// null moves the pair by a squared distance of at most c² + w² or 1. The squared distance of two rows is at most (1+c)²
+// + w² if one of them is counted, (2c)² if both are, and 2² if neither is. A null row must not be counted.
 func CountWeight(a dp.Adjacency, c float64) float64 {
 	w := 1 - float64(c*c)
 	if a == dp.Replace {

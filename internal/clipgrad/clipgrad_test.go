@@ -150,8 +150,8 @@ func TestSum(t *testing.T) {
 	}
 }
 
-// TestWorkers: the sums are the same in all passes, however the rows are divided among workers, for numbers of rows at
-// and around the borders of blocks, and with more workers than rows.
+// TestWorkers checks that the sums are the same in all passes, however the rows are divided among workers. It tests
+// numbers of rows at and around the borders of blocks, and more workers than rows.
 func TestWorkers(t *testing.T) {
 	t.Parallel()
 	const d = 3
@@ -176,9 +176,9 @@ func TestWorkers(t *testing.T) {
 	}
 }
 
-// method says how a pass is computed and how much its count weighs. A mutant has a fault in one of these.
+// method says how a pass is computed and how much its count weighs. A mutant has a fault in one of the two.
 type method struct {
-	limit  func(c float64) float64                 // rows up to this weight count
+	limit  func(c float64) float64                 // largest |τ| that is counted
 	weight func(a dp.Adjacency, c float64) float64 // weight of the count
 	null   bool                                    // null rows are recognised
 }
@@ -190,8 +190,8 @@ var sound = method{
 }
 
 // search looks for a pair of rows that moves the sums, or the sums with the weighted count, by more than the bound. It
-// tries rows of every length and residual, and varies the clip norm and the share that counts. It returns the largest
-// distance of each kind, divided by the bound.
+// tries rows of every length and residual, and varies the clip norm and c. It returns the largest distance of the sums,
+// and of the sums with the count, each divided by the bound.
 func search(a dp.Adjacency, m method, trials int) (sums, both float64) {
 	const bits, d = 24, 3
 	source := rand.New(rand.NewPCG(7, 8))
@@ -263,7 +263,7 @@ func TestSensitivity(t *testing.T) {
 	}
 }
 
-// TestMutants: the search finds every fault with which the count is not free.
+// TestMutants plants faults with which the count is not free, and checks that the search finds each of them.
 func TestMutants(t *testing.T) {
 	t.Parallel()
 	mutant := func(change func(m *method)) method {
@@ -370,8 +370,8 @@ func BenchmarkTwo(b *testing.B) {
 	rival.Compare(b, n, func() { two.Sum(sum, u, 0.1, 0.3, 24) }, "one", func() { one.Sum(sum, u, 0.1, 0.3, 24) })
 }
 
-// TestDirections: if rounding puts the direction of a row outside of the ball, its direction is the one that the
-// lattice gives it, to the last unit, and never longer than E.
+// TestDirections quantises rows whose rounded direction would be outside the ball. The direction must then be the one
+// that dp.Lattice computes, to the last unit, and must not be longer than E.
 func TestDirections(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(11, 12))
@@ -425,8 +425,8 @@ func TestDirections(t *testing.T) {
 	}
 }
 
-// TestNoNumbers: a row that is not finite, or has numbers beyond the range of float64, moves the sums and the count by
-// no more than any other row.
+// TestNoNumbers checks that a row that is not finite, or has numbers beyond the range of float64, moves the sums and
+// the count by no more than any other row.
 func TestNoNumbers(t *testing.T) {
 	t.Parallel()
 	const n, c = 17, 0.4 // a whole pair of groups, and one more row

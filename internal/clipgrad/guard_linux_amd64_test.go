@@ -33,8 +33,8 @@ func fenced(t *testing.T, n int, end bool) []float64 {
 	return unsafe.Slice((*float64)(unsafe.Pointer(&memory[first])), n)
 }
 
-// TestFences: a pass and the preparation of its rows touch no memory outside their slices, for all lengths. Go does not
-// check the bounds of the kernels' loops.
+// TestFences checks that a pass and the preparation of its rows touch no memory outside their slices, for all lengths.
+// The test is needed because Go does not check the bounds of loops in assembly.
 func TestFences(t *testing.T) {
 	source := rand.New(rand.NewPCG(17, 1))
 	fill := func(x []float64) {
@@ -55,7 +55,7 @@ func TestFences(t *testing.T) {
 				for unit := range r.prepared {
 					r.prepare(s, unit)
 				}
-				if n%group == 0 { // integers take half of the rows' memory: end where they end
+				if n%group == 0 { // packed integers take half of the rows' memory, so let the memory end there
 					first := (n - 1) &^ (UnitRows - 1)
 					e := fenced(t, (first+(n-first)/2)*d, end)
 					copy(e, r.e)

@@ -7,8 +7,8 @@ import (
 )
 
 // helper takes part in passes in its own goroutine. A pass may take less time than waking a thread. So the goroutine
-// waits for the next pass without sleeping, but at most for patience. Then it ends; nobody has to close it. A pass
-// never waits for a helper that has not taken one of its units, so a helper without a processor delays nothing.
+// waits for the next pass without sleeping, for at most the time `patience`. Then it ends; nobody has to close it. A
+// pass never waits for a helper that has not taken one of its units, so a helper without a processor delays nothing.
 type helper struct {
 	pass atomic.Pointer[pass] // the last pass
 	here atomic.Bool          // the goroutine exists
@@ -26,7 +26,7 @@ func (w *worker) begin(p *pass) {
 	}
 }
 
-// help runs pass after pass, until none comes for the duration of patience.
+// help runs pass after pass. It ends when no pass has come for the time `patience`.
 func (w *worker) help() {
 	for {
 		p := w.pass.Load()
@@ -41,7 +41,8 @@ func (w *worker) help() {
 	}
 }
 
-// soon waits until is returns true, but at most for patience. It returns the last result of is.
+// soon waits until the function `is` returns true, but at most for the time `patience`. It returns the last result of
+// `is`.
 func soon(is func() bool) bool {
 	for begun := time.Now(); time.Since(begun) < patience; runtime.Gosched() {
 		for range 64 {

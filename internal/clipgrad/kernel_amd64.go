@@ -7,7 +7,7 @@ import "golang.org/x/sys/cpu"
 var vector = cpu.X86.HasAVX2
 
 // addPairs is worker.half over pairs of groups that start at e, y and norm. It adds their columns to lanes and returns
-// the number of their rows that count. limit is the smallest size that does not count, plus magic. Each operation
+// the number of their rows that are counted. limit is magic plus the smallest |τ| that is not counted. Each operation
 // rounds as in worker.half. lanes hold sums of int64, four for each column.
 //
 //go:noescape

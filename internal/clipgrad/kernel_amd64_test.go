@@ -9,8 +9,9 @@ import (
 	"golang.org/x/sys/cpu"
 )
 
-// TestKernel: the kernel gives the same integers as the loop in Go, for every length of rows, iterates near and far,
-// clip norms that clip all rows, some or none, and any number of rows after the last whole group.
+// TestKernel checks that the kernel gives the same integers as the loop in Go. It varies the length of rows, the
+// distance of the iterate, the clip norm (all, some or no rows are clipped) and the number of rows after the last whole
+// group.
 func TestKernel(t *testing.T) {
 	if !cpu.X86.HasAVX2 {
 		t.Skip("this processor has no AVX2: only the loop in Go runs here")
@@ -63,8 +64,8 @@ func TestKernel(t *testing.T) {
 	}
 }
 
-// TestRoundColumns: the kernel gives the same integers as the loop in Go, in the same order and with the same squares,
-// for every number of columns.
+// TestRoundColumns checks that the kernel gives the same integers as the loop in Go, in the same order and with the
+// same squares, for every number of columns.
 func TestRoundColumns(t *testing.T) {
 	if !cpu.X86.HasAVX2 {
 		t.Skip("this processor has no AVX2: only the loop in Go runs here")

@@ -9,8 +9,8 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// TestRoundOnce: sums that are rounded once are the same for any order of the rows and any number of workers, while
-// sums that are rounded by block are not. A row that becomes null moves them by at most Sensitivity.
+// TestRoundOnce checks that sums that are rounded once are the same for any order of the rows and any number of
+// workers, while sums that are rounded by block are not. A row that becomes null moves them by at most Sensitivity.
 func TestRoundOnce(t *testing.T) {
 	t.Parallel()
 	const n, d, bits, out, zeta = 2*blockRows + 77, 5, 24, 26, 0.3

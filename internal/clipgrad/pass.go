@@ -13,7 +13,7 @@ type pass struct {
 	u        []float64 // the iterate, divided by E
 	top      float64   // E
 	quotient float64   // E/ζ
-	limit    int64     // the largest integer that counts
+	limit    int64     // the largest |τ| that is counted
 	shift    uint
 	size     int // number of rows of a block
 
@@ -66,11 +66,11 @@ type worker struct {
 	rest  []int64 // remainders of rounding down; nil if every block is rounded
 	count int64
 
-	scratch *scratch // for rows that are not prepared
+	scratch *scratch // working memory for rows that are not prepared
 }
 
-// apart is the distance, in numbers, between a worker's lanes and memory that others write. A processor prefetches
-// memory beyond the memory that it uses, within a page.
+// apart is the distance, in numbers, between a worker's lanes and memory that other workers write. It is large because
+// a processor prefetches memory beyond the memory that it uses, within a page.
 const apart = 256
 
 func newWorker(dim int) *worker {
@@ -79,8 +79,8 @@ func newWorker(dim int) *worker {
 }
 
 // UnitRows is the number of rows that are prepared together and that a worker takes at a time. It is small, so that no
-// worker waits long for another one whose processor is busy with something else. A block is a whole number of units, or
-// a unit a whole number of blocks.
+// worker waits long for another one whose processor is busy with something else. Either a block is a whole number of
+// units, or a unit is a whole number of blocks.
 const UnitRows = 512
 
 // run sums units until all units of the pass are taken.
@@ -126,7 +126,7 @@ func (p *pass) add(w *worker, i int) {
 	move(p.rows.blocks[i/p.size*p.rows.dim:][:p.rows.dim], w.block)
 }
 
-// wholeBlocks reports whether units hold whole blocks; then the workers round the blocks.
+// wholeBlocks reports whether a unit is a whole number of blocks; then the workers round the blocks.
 func (p *pass) wholeBlocks() bool { return p.size <= UnitRows }
 
 // move adds src to dst and sets src to 0. It does nothing if dst is nil.
@@ -158,7 +158,7 @@ func (w *worker) rows(p *pass, lo, hi int) {
 // grouped returns the number of rows in whole groups.
 func (r *Rows) grouped() int { return len(r.y) &^ (group - 1) }
 
-// half adds four rows, from row i on, to the block. e starts with their integers.
+// half adds rows i … i+3 to the block. e starts with their integers.
 func (w *worker) half(p *pass, e []float64, i int) {
 	r := p.rows
 	var s0, s1, s2, s3 float64
@@ -205,7 +205,7 @@ func (p *pass) counts(t int64, norm float64) int64 {
 	return int64(uint64(max(t, -t)-p.limit-1) >> 63 &^ (math.Float64bits(norm) >> 63))
 }
 
-// one adds row i, which is not in a whole group.
+// one adds a single row i, one that is not in a whole group.
 func (w *worker) one(p *pass, i int) {
 	e := p.rows.row(i)
 	var s float64

@@ -40,8 +40,8 @@ func tridiagonalise(a, d, e []float64) {
 func reduce(a, d, e []float64) {
 	n := len(d)
 	row := func(i int) []float64 { return a[i*n : (i+1)*n] }
-	// From the last row up, row i is reflected to its last entry before the diagonal. The vector v of the reflection
-	// stays in the row; d holds its h = ‖v‖²/2.
+	// Rows are handled from the last one up. A reflection maps row i to its last entry before the diagonal. The vector
+	// v of the reflection stays in the row; d holds its h = ‖v‖²/2.
 	for i := n - 1; i > 0; i-- {
 		v := row(i)[:i]
 		var scale float64

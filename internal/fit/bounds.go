@@ -11,9 +11,9 @@ import (
 	"github.com/streamdp/streamdp/internal/table"
 )
 
-// The share of μ² that is spent on bounds that are not given. It is at least leastShare. A file with few rows gets a
-// larger share, with which the rows are boundsRoom times as many as the bounds need, but at most mostShare. Measured on
-// 14 data sets: with smaller shares, bounds get worse by more than the saved budget is worth.
+// These constants give the share of μ² that is spent on bounds that are not given. It is at least leastShare. If a file
+// has few rows, the share grows, up to mostShare, until the file has boundsRoom times as many rows as the bounds need.
+// On 14 data sets, smaller shares made bounds worse by more than the saved budget was worth.
 const (
 	leastShare = 0.1
 	mostShare  = 0.5
@@ -60,7 +60,8 @@ func (d *data) automatic() bool { return d.find != nil }
 //
 // Errors: there are too few rows for any share.
 func shareOf(c bounds.Config, rows int, mu float64, a dp.Adjacency) (float64, error) {
-	least := float64(c.Needed(mu, a)) // rows needed with the whole budget; a share of it needs 1/√share times as many
+	// Number of rows needed with the whole budget; with a share of it, 1/√share times as many are needed
+	least := float64(c.Needed(mu, a))
 	share := boundsRoom * least / float64(rows)
 	share = min(max(leastShare, share*share), mostShare)
 	if needed := uint64(math.Ceil(least / math.Sqrt(share))); needed > uint64(rows) {
@@ -78,7 +79,7 @@ func shareOf(c bounds.Config, rows int, mu float64, a dp.Adjacency) (float64, er
 // Gaussian mechanisms compose in this way even if the second depends on the releases of the first. The share is a
 // function of public numbers.
 //
-// Errors: there are too few rows; a stage did not find its bounds, and its cost is spent.
+// Errors: there are too few rows; a stage did not find its bounds. In the second case the stage's cost is spent.
 func (d *data) bounded() (*data, *Bounds, error) {
 	mu, err := d.params.Budget()
 	if err != nil {
@@ -159,8 +160,8 @@ func (d deviations) text(i int) string {
 	return fmt.Sprintf("%.2g", d[i])
 }
 
-// freeze sets the coefficients of frozen columns to 0, without an error: the solver's coefficients for them are only
-// noise.
+// freeze sets the coefficients of frozen columns to 0 and removes their standard errors, because the solver's
+// coefficients for them are only noise.
 func (d *data) freeze(r *Result) {
 	for _, j := range d.frozen {
 		if j > d.target {

@@ -11,8 +11,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
-// TestFitBudget: bounds and fit together cost exactly the whole budget. A column that never varies is frozen, and its
-// coefficient is 0.
+// TestFitBudget checks that bounds and fit together cost exactly the whole budget. A column that never varies is
+// frozen, and its coefficient is 0.
 func TestFitBudget(t *testing.T) {
 	t.Parallel()
 	const mu = 0.8

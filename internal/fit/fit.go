@@ -115,7 +115,7 @@ func (f *Request) chosen() (chosen []solver, err error) {
 type data struct {
 	names  []string
 	target int
-	rows   [][]float64 // scaled, unless bounds must be found; nil is a null record
+	rows   [][]float64 // rows in scaled units, or in the file's if bounds must be found; nil is a null record
 	params dp.Params
 	clipX  float64
 	clipY  float64
@@ -178,11 +178,11 @@ func (f *Request) fit(d *data, s solver) (*Result, error) {
 	r.target = d.names[d.target]
 	r.Columns = slices.Delete(slices.Clone(d.names), d.target, d.target+1)
 	r.Epsilon, r.Delta, r.Adjacency = d.params.Epsilon, d.params.Delta, d.params.Adjacency
-	// The duration depends on the records; in whole seconds it reveals little.
+	// The duration depends on the records. Rounded to whole seconds it reveals little.
 	r.Seconds, r.Insecure = math.Ceil(time.Since(begun).Seconds()), f.Seed != nil
 	if f.Diagnostics {
 		mse := fitted.mse(r)
-		if found != nil { // other runs find other scales
+		if found != nil { // use original units, because another fit finds other scales
 			mse *= found.Scale[d.target] * found.Scale[d.target]
 		}
 		r.TrainMSE, r.Seconds = &mse, time.Since(begun).Seconds()

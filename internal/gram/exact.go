@@ -13,14 +13,14 @@ import "math"
 // Cost: d²/2 multiplications a vector, d² numbers; nothing is allocated.
 type Exact struct {
 	dim int
-	sum []int64 // in row order of the upper triangle
+	sum []int64 // upper triangle, row by row
 
 	part  tiles     // sums that are not yet in sum; nil for the integer form
 	rows  []float64 // up to four vectors, one after the other, each padded by zeros to whole tiles
 	width int       // length of a vector in rows
 	held  int       // number of vectors in rows
 	added int       // number of vectors in part since its diagonal was last moved
-	room  int       // number of vectors that the diagonal of part holds
+	room  int       // number of vectors up to which the diagonal of part is exact
 	clean bool      // nothing has been moved to sum
 	one   []int64   // scratch: a single vector
 }

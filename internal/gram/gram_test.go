@@ -13,9 +13,9 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/rival"
 )
 
-// TestExact compares the float64 kernel with plain int64 products after every record: at the largest norm, where one
-// bit more would be lost, and for random rows; and for every K near those at which the number of records that fit
-// changes.
+// TestExact compares the float64 kernel with plain int64 products after every record. Records are random rows and rows
+// of the largest norm, where one bit more would be lost. The values of K are those near which the number of records
+// that fit changes.
 func TestExact(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(1, 2))
@@ -30,7 +30,7 @@ func TestExact(t *testing.T) {
 				if kernel := 4*k*k <= 1<<53; kernel != (s.part != nil) {
 					t.Fatalf("kernel %t, want %t", s.part != nil, kernel)
 				}
-				// Reading moves the records to int64: do it never, sometimes, and always.
+				// Reading the total moves the records to int64: read never, sometimes, and always.
 				for _, read := range []int{1 << 30, 7, 1} {
 					for name, draw := range vectors(source, d, k) {
 						records := int(min((1<<62)/(k*k), 200))
@@ -57,7 +57,7 @@ func TestExact(t *testing.T) {
 }
 
 // TestRoundInto compares rounded sums with int64 products that are rounded once: sums of no vector, of one vector,
-// which has its own code, and of many. They follow each other, to test that none leaves anything behind.
+// which has its own code, and of many. The sums follow each other, to test that none leaves anything behind.
 func TestRoundInto(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(3, 4))
@@ -110,7 +110,7 @@ func vectors(source *rand.Rand, d int, k int64) map[string]func() []int64 {
 	}
 	axis, pair := make([]int64, d), make([]int64, d)
 	axis[d-1] = -k
-	half := int64(math.Sqrt(float64(k) * float64(k) / 2)) // the largest product off the diagonal
+	half := int64(math.Sqrt(float64(k) * float64(k) / 2)) // square root of the largest product off the diagonal
 	pair[0] = k
 	if d > 1 {
 		pair[0], pair[d-1] = half, -half

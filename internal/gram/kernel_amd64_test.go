@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/cpu"
 )
 
-// TestKernels compares the results of the vector kernels with the loops in Go, bit for bit: sums of rows of all
-// magnitudes and of every length around whole vectors; and products of the largest and of random integers, at every
-// shift, including those halfway between two results.
+// TestKernels compares the results of the vector kernels with the loops in Go, bit for bit: It compares sums of rows of
+// all magnitudes and of every length around whole vectors. It also compares rounded products of the largest and of
+// random integers, at every shift, including products halfway between two results.
 func TestKernels(t *testing.T) {
 	if !cpu.X86.HasAVX2 {
 		t.Skip("this processor has no AVX2: only the loops in Go run here")

@@ -1,8 +1,8 @@
 package gram
 
 // tiles is the upper triangle of a symmetric matrix in the form that Exact fills. For each pair of rows i, i+1 (i even)
-// it has tiles of two rows and four columns, from column i or i−2 on. So a kernel handles whole tiles only. The parts
-// of a tile left of the diagonal and behind the last column are never read.
+// it has tiles of two rows and four columns. The first tile starts at column i or i−2, a multiple of four. So a kernel
+// handles whole tiles only. The parts of a tile left of the diagonal and behind the last column are never read.
 type tiles []float64
 
 // tile is the number of entries of a tile.
@@ -60,7 +60,8 @@ func (t tiles) move(sum []int64, dim int) {
 	}
 }
 
-// moveRow adds to row the entries of the tiles, from a column of their first one on, and returns the rest.
+// moveRow adds the entries of the tiles to row, starting at column `from` of the first tile. It returns the part of the
+// triangle after the row.
 func moveRow(row, rest []int64, t tiles, from int) []int64 {
 	for from > 0 && len(row) > 0 {
 		row[0] += int64(t[from])
@@ -82,7 +83,7 @@ func moveRow(row, rest []int64, t tiles, from int) []int64 {
 	return rest
 }
 
-// moveDiagonal does the same for the entries of the diagonal only.
+// moveDiagonal is move for the entries of the diagonal only.
 func (t tiles) moveDiagonal(sum []int64, dim int) {
 	for i := range dim {
 		at := i&1*group + i&(group-1)

@@ -11,12 +11,13 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
-// TestGoldenNorms: results from a histogram use no fused products, which would give different bits on some machines.
+// TestGoldenNorms pins the bits of numbers computed from a histogram. Fused products would give different bits on some
+// machines.
 func TestGoldenNorms(t *testing.T) {
 	apart := [3]int{}
 	for k := range 1000 {
 		n := Norms{SD: 10 + float64(k)/100}
-		// The largest number of rows that may be shortened, and slightly more.
+		// Test the largest number of rows that may be shortened, and slightly more.
 		const valid = 1000.0
 		root := math.Sqrt(2)
 		limit := 0.4*valid - float64(1.5*n.SD*root)
@@ -54,7 +55,7 @@ func TestGoldenNorms(t *testing.T) {
 	}
 }
 
-// TestGoldenBits: the arithmetic gives the same bits on every machine.
+// TestGoldenBits checks that the arithmetic gives the same bits on every machine.
 func TestGoldenBits(t *testing.T) {
 	h := sha256.New()
 	put := func(x ...float64) {

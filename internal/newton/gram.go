@@ -28,7 +28,8 @@ import (
 type Gram struct {
 	// SD is the noise's standard deviation on the diagonal.
 	SD float64
-	// Flat makes the noise off the diagonal as large as on it. That is more than needed; older methods specify it.
+	// Flat makes the noise off the diagonal as large as on it. Privacy does not need so much noise; older methods
+	// specify it.
 	Flat bool
 	// Once adds up a step's products exactly and rounds them once, at Seal, as if all rows were one block. So the sum
 	// does not depend on the order of the rows. The sensitivity does not change. Set Once before the first row.
@@ -53,7 +54,7 @@ type partial struct {
 	squares gram.Exact
 	inBlock int
 	total   []int64
-	rest    []int64 // with Once: remainders of rounding down
+	rest    []int64 // remainders of rounding down; used only with Once
 }
 
 // blockRows is the number of rows that are summed exactly before they are rounded. Their
@@ -102,8 +103,8 @@ func (g *Gram) newPartial() partial {
 // Block returns the number of rows of a block. Their sum fits 62 bits.
 func (g *Gram) Block() int { return int(min(blockRows, (1<<62)/(g.rows.K*g.rows.K))) }
 
-// Add adds a row. Add null rows too, as zeros, because positions count. Otherwise end blocks by EndBlock, at public
-// positions that are at most Block rows apart.
+// Add adds a row. A caller that ends no blocks must add null rows too, as zeros, because a block ends after a fixed
+// number of rows. Otherwise it must call EndBlock at public positions that are at most Block rows apart.
 func (g *Gram) Add(x []float64) {
 	g.sum.add(g, x)
 	g.added++

@@ -92,7 +92,7 @@ func searchGram(t *testing.T, d int, squared float64, a dp.Adjacency, flat bool,
 		mutate(g)
 		g.AddRows([]float64{r / 2, -r / 3, r / 5, 1, 1}[:d], d)
 		g.Add(x)
-		// A draw of 1 everywhere reveals the deviations.
+		// If every draw is 1, the noise equals its standard deviations.
 		noise := dptest.Arrays(map[string][][]float64{"g": {slices.Repeat([]float64{1}, d*(d+1)/2)}})
 		upper, err := g.Release(noise, "g")
 		if err != nil {
@@ -131,8 +131,9 @@ func searchGram(t *testing.T, d int, squared float64, a dp.Adjacency, flat bool,
 	return top
 }
 
-// TestGramSensitivity: no pair is farther apart than μ, and the worst pair nearly reaches μ. With flat noise it may be
-// nearer, and a single feature cannot move by √2.
+// TestGramSensitivity checks that no pair is farther apart than μ, and that the worst pair nearly reaches μ. There are
+// two exceptions, in which the worst pair may be nearer: flat noise, and a single feature under replace, because √S·R²
+// needs two orthogonal rows.
 func TestGramSensitivity(t *testing.T) {
 	for _, a := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
 		for _, flat := range []bool{false, true} {
@@ -149,8 +150,8 @@ func TestGramSensitivity(t *testing.T) {
 	}
 }
 
-// TestGramMutants: the search finds rows that are not clipped, noise for a vector of the entries off the diagonal, and
-// the other adjacency's sensitivity.
+// TestGramMutants checks that the search finds three faults: rows that are not clipped, rows clipped to R² instead of
+// R, and the sensitivity of the other adjacency.
 func TestGramMutants(t *testing.T) {
 	for name, m := range map[string]struct {
 		mutate func(g *Gram)

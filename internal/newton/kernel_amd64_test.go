@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/cpu"
 )
 
-// TestKernel: the kernel gives the same bits as the loop in Go, for every number of columns, also beyond a multiple of
-// eight, and for zeros of either sign. It writes nothing behind its rows.
+// TestKernel checks that the kernel gives the same bits as the loop in Go, for every number of columns, also beyond a
+// multiple of eight, and for zeros of either sign. It must write nothing behind its rows.
 func TestKernel(t *testing.T) {
 	if !cpu.X86.HasAVX2 {
 		t.Skip("this processor has no AVX2: only the loop in Go runs here")

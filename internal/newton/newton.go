@@ -1,9 +1,9 @@
-// Package newton has the parts that the two private Newton solvers share, the solver for windows and the online one:
-// the noisy histogram of squared norms and the numbers computed from it, the noisy Gram matrix of clipped rows, and the
-// linear map that whitens by this matrix.
+// Package newton has the parts that the two private Newton solvers (one for windows, one online) share: the noisy
+// histogram of squared norms and the numbers computed from it, the noisy Gram matrix of clipped rows, and the linear
+// map that whitens by this matrix.
 //
 // A null row is not counted. The caller adds it, as zeros, only to the positions of the Gram matrix. Everything except
-// the two releases is post-processing.
+// the releases of histogram and matrix is post-processing.
 //
 // The arithmetic gives the same bits on every machine: operations are not fused, and of package math it uses only
 // square roots and functions that move bits.
@@ -12,7 +12,7 @@ package newton
 import "math"
 
 // Exp returns eˣ to within an ulp, and +Inf and 0 beyond the range of float64. It uses the same operations on every
-// machine. math.Exp is assembly on some machines, with different last bits, and a threshold that depends on them would
+// machine. math.Exp is assembly on some machines, with different last bits. A clip norm with different last bits would
 // quantise the next record differently. The method comes from FreeBSD's e_exp.c.
 func Exp(x float64) float64 {
 	const (

@@ -6,8 +6,8 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// Bins is the number of bins of the histogram. Bin j holds the rows with 2^−(j+1) < ‖x‖² ≤ 2^−j; the first bin also
-// holds all larger ones and the last bin all smaller ones.
+// Bins is the number of bins of the histogram. Bin j holds the rows with 2^−(j+1) < ‖x‖² ≤ 2^−j; The first bin also
+// holds all rows with larger norms, and the last bin all rows with smaller norms.
 const Bins = 24
 
 // Bin returns the bin of a row with squared norm s.

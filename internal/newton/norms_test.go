@@ -19,7 +19,8 @@ func TestBin(t *testing.T) {
 	}
 }
 
-// TestHistogram: the noise hides the counts in lattice units, and its deviation is the one that the guarantee needs.
+// TestHistogram checks that the noise hides the counts in lattice units, and that its standard deviation is the one
+// that the guarantee needs.
 func TestHistogram(t *testing.T) {
 	var h Histogram
 	for _, row := range [][]float64{{1, 0}, {0.5, 0.5}, {0, 0}, {1e-200, 0}, {0.1, -0.2}, {3, 4}} {
@@ -90,7 +91,7 @@ func TestRadius(t *testing.T) {
 	}
 }
 
-// TestMissed: R² may also be between bins, for example from a search.
+// TestMissed checks Missed for an R² between bins, for example from a search.
 func TestMissed(t *testing.T) {
 	n := Norms{SD: 1}
 	n.Counts[0], n.Counts[1], n.Counts[4] = 100, 10, 1.9

@@ -10,8 +10,8 @@ import (
 //
 //	W = V·diag(H^−½)·Vᵀ,  H_i = min(max(λ_i + ρ, ρ), tr)
 //
-// The ridge ρ represents the noise, and the cap tr the trace. W is the symmetric root, so it does not depend on the
-// sign or the order of the eigenvectors.
+// The ridge ρ accounts for the noise. The cap tr is an upper estimate of the trace. W is the symmetric root, so it does
+// not depend on the sign or the order of the eigenvectors.
 type Whitening struct {
 	Root    []float64 // W, d×d, row-major
 	Vectors []float64 // V, eigenvectors as columns, d×d, row-major
@@ -126,8 +126,8 @@ func (w *Whitening) Scaled(dst, x, scale []float64) {
 	}
 }
 
-// ApplyFour sets each of the four rows of dst to W times the same row of x, with the bits of Apply. dst and x must not
-// overlap.
+// ApplyFour sets each of the four rows of dst to W times the same row of x. The results have the same bits as those of
+// Apply. dst and x must not overlap.
 //
 // Cost: 4d² multiplications, with AVX2 four at a time from d = 8 on. Without AVX2 it handles two rows of W at a time,
 // which halves the stores.

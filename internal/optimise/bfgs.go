@@ -11,8 +11,9 @@ import "math"
 // quasi-Newton steps H·∇f with a dense estimate H of the inverse Hessian. The line search doubles and bisects until
 // both weak Wolfe conditions hold. It takes f = +Inf as "too far", so f may have a restricted domain.
 //
-// f writes the gradient at x into grad. The search ends when the gradient's largest entry is below 10⁻⁹, when f no
-// longer decreases in float64, or after 2000 steps. Minimise overwrites x with the best point and returns its value.
+// The function f returns its value at x and writes the gradient at x into grad. The search ends when the gradient's
+// largest entry is below 10⁻⁹, when f no longer decreases in float64, or after 2000 steps. Minimise overwrites x with
+// the best point and returns its value.
 //
 // Cost: one to two evaluations and O(len(x)²) a step. gonum's optimize could do this too,
 // but it needs a further module for samplers that this project does not use.

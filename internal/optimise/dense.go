@@ -100,8 +100,8 @@ func (p *densePoint) logU(t int) float64 {
 	return p.lnU[t]
 }
 
-// evaluate goes to the weights x. It returns the error of their C and the lower bound that they prove. It sets next to
-// the weights of the next iteration.
+// evaluate sets the point to the weights x. It returns the error of the C that they give and the lower bound that they
+// prove. It sets next to the weights of the next iteration.
 func (p *densePoint) evaluate(x, next []float64) (value, bound float64, err error) {
 	p.lnV = x[len(x)-p.n:]
 	if p.worst {
@@ -125,8 +125,8 @@ func (p *densePoint) evaluate(x, next []float64) (value, bound float64, err erro
 	for _, s := range p.sigma {
 		trace += s
 	}
-	// The largest squared row norm of B, or the mean of the squared row norms, and the largest squared column norm of
-	// C.
+	// Compute the largest squared row norm of B, or the mean of the squared row norms, and the largest squared column
+	// norm of C.
 	var top, mean float64
 	p.column = 0
 	for t := range p.n {

@@ -25,8 +25,9 @@ func TestMinimise(t *testing.T) {
 	}
 }
 
-// TestDense compares with the best factorization of two prefix sums, which is known: its error is the sum of the
-// singular values of A, (1+√5)/2 and its inverse, divided by √2, with the best weights of the columns.
+// TestDense compares with the best factorization of two prefix sums, which is known. With the best weights of the
+// columns, its error is the sum of A's singular values divided by √2. The singular values are (1+√5)/2 and the inverse
+// of that.
 func TestDense(t *testing.T) {
 	a := mat.NewDense(2, 2, []float64{1, 0, 1, 1})
 	for _, worst := range []bool{false, true} {

@@ -2,7 +2,7 @@
 //
 // Releases depend on these sums, so each function gives the same bits on every machine: no product is fused with an
 // addition, and the order of the additions is fixed. Dot2 and Dot4 add in different orders, so they differ in last
-// bits. An estimator that has made a release must not change from one to the other.
+// bits. An estimator that has made a release must not replace one by the other.
 package vector
 
 import "math"
