@@ -178,7 +178,7 @@ func TestReserve(t *testing.T) {
 	}
 	tight := parse(strings.ReplaceAll(reserveStreams, "limit_epsilon = 3.0", "limit_epsilon = 1.2"))
 	if _, err := core.Reserve(tight, tight.Stream("a")); err == nil ||
-		!strings.Contains(err.Error(), "does not cover one epoch of all streams of topic orders together (a, b)") {
+		!strings.Contains(err.Error(), "does not cover one epoch of each stream of topic orders (a, b)") {
 		t.Errorf("a limit that does not cover both: %v", err)
 	}
 }
