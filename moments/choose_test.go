@@ -23,8 +23,8 @@ func TestRefusals(t *testing.T) {
 		f    func(*Config)
 		err  string
 	}{
-		{"squares of block sums", func(c *Config) { c.Method, c.Step = "pp", 2 }, "square their sum"},
-		{"a combination over blocks", func(c *Config) { c.Method, c.Step = "combined", 100 }, "square their sum"},
+		{"squares of block sums", func(c *Config) { c.Method, c.Step = "pp", 2 }, "square the sum of a step's rows"},
+		{"a combination over blocks", func(c *Config) { c.Method, c.Step = "combined", 100 }, "square the sum of a step's rows"},
 		{"squares over phased noise", func(c *Config) { c.Method, c.Factorization = "pp_debiased", "phased" },
 			"cannot compute its error"},
 		{"squares over correlated noise without end",

@@ -154,7 +154,7 @@ func (c *jsonCodec) addUser(path string, bits *int, faults *fault.List) (longest
 		longest = max(longest, len(name))
 		m, last := o.members[name], k == len(names)-1
 		if m != nil && (last || m.object == nil || m.object.elements != nil) {
-			faults.Add("key", "must not be a column, part of a column, or contain a column", path)
+			faults.Add("key", "must not be a column, nor be inside a column or contain one", path)
 			break
 		}
 		if m == nil {
