@@ -365,7 +365,7 @@ func TestPersonRefused(t *testing.T) {
 	for want, change := range map[string]func(*Config){
 		"cap: must be at least 1 step":        func(c *Config) { c.Person.Count = 0 },
 		"separation: must be at least 1 step": func(c *Config) { c.Person.Separation = 0 },
-		"separation: must be the smallest":       func(c *Config) { c.Person.Fixed = true },
+		"separation: must be the smallest":    func(c *Config) { c.Person.Fixed = true },
 		"normalise: must be false":            func(c *Config) { c.Factorization, c.Normalise = "blt", true },
 		"must not be \"dense\"":               func(c *Config) { c.Factorization = "dense" },
 		"must not be \"sqrt\" for workload \"window\"": func(c *Config) {

@@ -40,7 +40,7 @@ func TestRecoveryCommands(t *testing.T) {
 	}
 	want(t, exitFailure, "file exists", "epoch", "export", "orders", "-c", s.config, "--with-secret", "--to", whole)
 	want(t, exitUsage, "--with-secret needs --to", "epoch", "export", "orders", "-c", s.config, "--with-secret")
-	want(t, exitFailure, "has no epoch with this number", "epoch", "export", "orders", "-c", s.config, "--epoch", "7")
+	want(t, exitFailure, "or none with the given number", "epoch", "export", "orders", "-c", s.config, "--epoch", "7")
 	if x,
 		err := recovery.ParseExport(
 		[]byte(want(t, exitDone, "", "epoch", "export", "orders", "-c", s.config))); err != nil || x.Secret != nil {

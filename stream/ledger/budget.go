@@ -210,8 +210,7 @@ func (l *Ledger) allows(a Account, e *Entry, adjacency dp.Adjacency) error {
 			if !reserved.Empty() {
 				aside = ", not counting what is set aside for sketches"
 			}
-			return failure.Haltf(failure.Budget, "limit_epsilon %g at delta %g is below what %s already paid: %s "+
-				"(%s)%s",
+			return failure.Haltf(failure.Budget, "limit_epsilon %g at delta %g is below what %s paid: %s (%s)%s",
 				e.LimitEpsilon, e.LimitDelta, a.payers(), core.AtMost(spent), adjacency, aside)
 		}
 	}

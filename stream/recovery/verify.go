@@ -179,7 +179,8 @@ func (a *Audit) epochs(t core.Task) (all []*epochOnFile, err error) {
 		all = append(all, e)
 	}
 	if len(all) == 0 {
-		return nil, fmt.Errorf("the ledger of %s has no epoch with this number of task %s", a.Config.State.Dir, t)
+		return nil, fmt.Errorf("the ledger of %s has no epoch of task %s, or none with the given number",
+			a.Config.State.Dir, t)
 	}
 	return all, nil
 }
