@@ -174,7 +174,7 @@ const (
 	// AnchorDiffers: the record at the anchor's offset has another content, or now belongs to an aborted transaction.
 	AnchorDiffers Evidence = "the last record that was read now has different content"
 	// AnchorVanished: the anchor's offset has no record any more, although the log has earlier and later offsets.
-	AnchorVanished Evidence = "the last record that was read is now missing, although the log has earlier and later offsets"
+	AnchorVanished Evidence = "the last record that was read is missing, although the log has earlier and later offsets"
 	// ClusterChanged: the brokers belong to another cluster.
 	ClusterChanged Evidence = "the brokers report another cluster id"
 	// EpochWentBack: the leader epoch decreased, which it never does during the life of a topic.
