@@ -198,7 +198,8 @@ func (c *Config) Validate() error {
 func (c *Config) validateMethod(l *fault.List) {
 	l.Check(c.MeanClip == 0 || c.Method == "jme_batch", "mean_clip", "belongs to method \"jme_batch\"", c.MeanClip)
 	l.Check(!(c.MeanClip >= c.Clip) ||
-		c.MeanClip == 0, "mean_clip", "must be less than clip: no mean is longer than that", c.MeanClip)
+		c.MeanClip == 0, "mean_clip", "must be less than clip: a mean of gradients is never longer than clip",
+		c.MeanClip)
 	if c.Method == "joint_clip" {
 		l.Check(vector.Positive(c.Tau), "tau", "must be positive and finite", c.Tau)
 	} else {
@@ -217,10 +218,10 @@ func (c *Config) validateMethod(l *fault.List) {
 		c.Method == "momentum", "v_floor", "belongs to negative = \"floor\"", c.VFloor)
 	l.Check(c.Negative != "zero" ||
 		c.UpdateClip > 0, "update_clip",
-		"must be set for negative = \"zero\": a step that divides by eps has no bound", nil)
+		"must be set for negative = \"zero\": an update divided by eps alone has no bound", nil)
 	l.Check(c.Method != "jme" || c.Step <= 1, "method",
-		"\"jme\" squares a step's one gradient and needs step = 1; \"jme_per_example\" takes more, \"jme_batch\" "+
-			"squares their sum", c.Method)
+		"\"jme\" squares the single gradient of a step and needs step = 1; for larger steps use \"jme_per_example\", "+
+			"or \"jme_batch\", which squares the sum of a step's gradients", c.Method)
 }
 
 // validateHorizon reports fields that do not fit the stream's steps or horizon.
@@ -239,7 +240,8 @@ func (c *Config) validateHorizon(l *fault.List) {
 			arrays = 2
 		}
 		l.Check(float64(c.Horizon)*float64(d)*8*arrays <= maxHistory, "factorization",
-			"must be \"blt\": a square root keeps all noise, which would take more than 16 GiB", c.Factorization)
+			"must be \"blt\": \"sqrt\" stores the noise of all steps, which would take more than 16 GiB",
+			c.Factorization)
 	}
 }
 

@@ -58,7 +58,7 @@ func (m *Model) validate(columns, target int) error {
 	case "mlp":
 		l.Check(m.Classes == 0 ||
 			m.Classes >= 2 && m.Classes <= maxModel, "model.classes",
-			"must be at least 2, or 0 for a number", m.Classes)
+			"must be at least 2, or 0 if the target is a number", m.Classes)
 	default:
 		l.Check(m.Classes == 0, "model.classes", "belongs to \"softmax\" and \"mlp\"", m.Classes)
 	}

@@ -97,8 +97,9 @@ func (c *Config) validatePerson(l *fault.List) {
 	l.Check(p.Count >= 1, "cap", "must be at least 1 step", p.Count)
 	l.Check(p.Separation >= 1, "separation", "must be at least 1 step", p.Separation)
 	l.Check(!p.Fixed, "separation",
-		"must be the smallest distance of two steps, not an exact distance", nil)
+		"must be the smallest distance between two steps, not an exact distance", nil)
 	l.Check(!c.joint() || c.Factorization == "identity", "factorization",
-		"must be \"identity\" if persons are protected and both moments have noise: other factorizations have two "+
-			"different matrices, and there is no joint bound on a person's sensitivities", c.Factorization)
+		"must be \"identity\" if persons are protected and both moments have noise: other factorizations use a "+
+			"different matrix for each moment, and no joint bound on a person's two sensitivities is known",
+		c.Factorization)
 }

@@ -95,10 +95,10 @@ func TestPersonPlan(t *testing.T) {
 		t.Errorf("another cap: %v", err)
 	}
 	for want, change := range map[string]func(*Config){
-		"cap: must be at least 1 step":        func(c *Config) { c.Person.Count = 0 },
-		"separation: must be at least 1 step": func(c *Config) { c.Person.Separation = 0 },
-		"separation: must be the smallest":    func(c *Config) { c.Person.Fixed = true },
-		"have two different matrices":         func(c *Config) { c.Method = "jme_per_example" },
+		"cap: must be at least 1 step":           func(c *Config) { c.Person.Count = 0 },
+		"separation: must be at least 1 step":    func(c *Config) { c.Person.Separation = 0 },
+		"separation: must be the smallest":       func(c *Config) { c.Person.Fixed = true },
+		"use a different matrix for each moment": func(c *Config) { c.Method = "jme_per_example" },
 	} {
 		c := c
 		change(&c)

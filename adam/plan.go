@@ -143,8 +143,8 @@ func calibrate(cfg *Config, p dp.Params, mu float64, f factors) (*Plan, error) {
 	if !(plan.Clip > 1e-60 && plan.Clip < 1e60 && n.First > 1e-60 && n.First < 1e60) {
 		return nil,
 			fmt.Errorf(
-				"gradients of norm %g and noise of %g leave the range of float64: scale the loss so that "+
-					"they are about 1", plan.Clip, n.First)
+				"gradients of norm %g and noise of %g leave the range of float64: scale the loss so that gradients "+
+					"are about 1", plan.Clip, n.First)
 	}
 
 	if f.second != nil {
@@ -204,7 +204,7 @@ func (p *Plan) clipSum(cfg *Config) (spare float64, err error) {
 	loss := math.Sqrt(d) + float64(most*0x1p-48)
 	p.SumClip = most - loss
 	if !(p.SumClip >= 1<<20) {
-		return 0, &fault.Fault{Key: "mean_clip", Rule: "must be larger: it is too near to the lattice step",
+		return 0, &fault.Fault{Key: "mean_clip", Rule: "must be larger: it must exceed the lattice step by far",
 			Value: cfg.MeanClip}
 	}
 	if k := m * float64(p.Lattice.K); !(k*k*d < 0x1p126) {
@@ -235,7 +235,7 @@ func (p *Plan) refineSquares(cfg *Config, lambda, noise float64, bits int) error
 	p.SecondExp = calibration.Exponent(min(largest, sd), bits)
 	if shift := p.SecondExp - 2*p.Lattice.Exp; shift < 0 || shift > 62 {
 		return fmt.Errorf(
-			"noise of the second moment, %g, does not go with squares of gradients on a lattice of step %g: change "+
+			"noise of the second moment, %g, does not fit squared gradients on a lattice of step %g: change "+
 				"lattice_bits, nu or clip", noise, p.Lattice.Step())
 	}
 	return nil
@@ -246,7 +246,8 @@ func (p *Plan) fits(cfg *Config, limits []matfact.Limits) error {
 	m, k := float64(cfg.Step), float64(p.Lattice.K)
 	if !calibration.Fits(m*k, limits[0]) {
 		return &fault.Fault{Key: "step",
-			Rule:  fmt.Sprintf("must be smaller, so that sums of %d lattice steps a record fit 62 bits", p.Lattice.K),
+			Rule: fmt.Sprintf("must be smaller, so that sums with up to %d lattice steps per record fit 62 bits",
+				p.Lattice.K),
 			Value: cfg.Step}
 	}
 	squares := 0.0 // the largest entry of a step's squares

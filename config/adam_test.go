@@ -113,7 +113,7 @@ func TestAdamFaults(t *testing.T) {
 	f(g, "dim  = 1000", "dim = 0", `updates.adam.dim: must be 1 to 1e+10 parameters (0)`)
 	f(g, "dim  = 1000", "dim = 9\nmethod = \"joint_clip\"", `updates.adam.tau: required for method "joint_clip"`)
 	f(g, "dim  = 1000", "dim = 9\nmethod = \"jme\"",
-		`updates.adam.method: "jme" squares a step's one gradient and needs step = 1; "jme_per_example" takes more, "jme_batch" squares their sum ("jme")`)
+		`updates.adam.method: "jme" squares the single gradient of a step and needs step = 1; for larger steps use "jme_per_example", or "jme_batch", which squares the sum of a step's gradients ("jme")`)
 	f(g, "dim  = 1000", "dim = 9\nschedule = \"cosine\"",
 		`updates.adam.schedule: "cosine" needs the stream's horizon ("cosine")`)
 	f(g, "dim  = 1000", "dim = 9\nmodel = { loss = \"linear\", target = \"x\" }",
@@ -134,7 +134,7 @@ func TestAdamFaults(t *testing.T) {
 	f(learning, `"logistic"`, `"softmax"`, `fit.adam.model.classes: required for loss "softmax"`)
 	f(learning, `"logistic"`, `"mlp"`, `fit.adam.model.hidden: required for loss "mlp"`)
 	f(learning, `"logistic"`, `"mlp", hidden = 4, classes = 1`,
-		`fit.adam.model.classes: must be at least 2, or 0 for a number (1)`)
+		`fit.adam.model.classes: must be at least 2, or 0 if the target is a number (1)`)
 	f(learning, `"logistic"`, `"log"`, `fit.adam.model.loss: must be "linear", "logistic", "softmax" or "mlp" ("log")`)
 	f(learning, "model = {", "dim = 3\nmax_staleness = 2\nmodel = {",
 		`fit.adam.dim: belongs to mode "gradients"; a model has its own number of parameters (3)`,

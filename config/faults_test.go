@@ -147,7 +147,7 @@ func TestDefects(t *testing.T) {
 		"1: kafka.boundary_topic: required, because [stream.orders] has steps by the clock")
 	f("step   = 100", "step = 100\nhorizon = -1", "15: stream.orders.horizon: must be at least 0 (-1)")
 	f("step   = 100", "step = 4096\nhorizon = 4503599627370496",
-		"15: stream.orders.horizon: must be less: its steps have more records than a log can hold (4503599627370496)")
+		"15: stream.orders.horizon: must be less: so many steps have more records than a log can hold (4503599627370496)")
 	f("step   = 100", "step = 100\nlattice_bits = 31", "15: stream.orders.lattice_bits: must be 24 to 30 (31)")
 	f("partition = 0", "partition = -1", "10: stream.orders.input.partition: must be 0 to 2147483647 (-1)")
 	f("partition = 0", "partition = 0, max_record_bytes = -1",
@@ -289,7 +289,7 @@ func TestDefects(t *testing.T) {
 		`6: state.epoch_secret_retention: must be at least "0s" ("-1h")`)
 	f(end, end+"factorization = \"bsr\"\nbands = 400\n", `24: stream.orders.moments.bands: must be 1 to 256 (400)`)
 	f(end, end+"factorization = \"banded\"\nbands = 65\n",
-		`20: stream.orders.moments.tune: factorization "banded" of a sum or mean needs it, or the stream's horizon`,
+		`20: stream.orders.moments.tune: must be set, or else the stream's horizon, for factorization "banded" of a sum or mean`,
 		`24: stream.orders.moments.bands: must be at most 64 for factorization "banded" (65)`)
 	f(end, end+"factorization = \"dense\"\n",
 		`23: stream.orders.moments.factorization: "dense" needs the stream's horizon`)
@@ -311,7 +311,7 @@ func TestDefects(t *testing.T) {
 	f(`"mean"`, `"mean"`+"\nmethod = \"ime\"\nnu = 1",
 		`24: stream.orders.moments.nu: belongs to the methods "auto", "jme" and "combined"`)
 	f(`"mean"`, `"mean"`+"\nmethod = \"pp\"",
-		`23: stream.orders.moments.method: must not be "pp" for steps of several slots: it must square single rows, but would square their sum`)
+		`23: stream.orders.moments.method: must not be "pp" for steps of several slots: the method squares single rows, but here it would square the sum of a step's rows`)
 	f(`"mean"`, `"mean"`+"\nmethod = \"cs\"",
 		`20: stream.orders.moments.tau: must be positive and finite for method "cs" (0)`)
 	f(`"mean"`, `"mean"`+"\ntau = 1\nsplit = 0.4\nmetric = \"sum\"\nmethod = \"jme\"",

@@ -39,7 +39,7 @@ func (c Cost) Validate() error {
 	_, err := newJoint(c.Mu, c.Rows, c.Gamma, c.Adjacency)
 	errs := []error{err}
 	if c.Rows == 0 && c.Gamma != 0 {
-		errs = append(errs, fmt.Errorf("gamma is %g, must be 0 without rows", c.Gamma))
+		errs = append(errs, fmt.Errorf("gamma is %g, must be 0 if rows is 0", c.Gamma))
 	}
 	for i, t := range c.Terms {
 		if err := t.Validate(); err != nil {
@@ -47,7 +47,8 @@ func (c Cost) Validate() error {
 		}
 		switch {
 		case t.Kind == KindGaussian || t.Kind == KindSketchRow || t.Kind == KindSketchRowReplace:
-			errs = append(errs, fmt.Errorf("term %d: kind %q must be stated in mu and rows", i, t.Kind))
+			errs = append(errs, fmt.Errorf("term %d: kind %q is not allowed in a term: state it by the fields mu and "+
+				"rows", i, t.Kind))
 		case t.Kind == KindFastMixRow && c.Adjacency == Replace:
 			errs = append(errs, errFastMix)
 		}
@@ -349,7 +350,8 @@ func (c Cost) Group(k int) (Cost, error) {
 		return Cost{}, fmt.Errorf("group of %d records, must be at least 1", k)
 	}
 	if k > 1 && (c.Rows > 0 || c.BadDelta > 0) {
-		return Cost{}, errors.New("a cost with sketch rows or bad_delta has no cost for a group of records")
+		return Cost{}, errors.New("the cost for a group of records is unknown, because this cost has sketch rows or " +
+			"bad_delta")
 	}
 	if k == 1 {
 		return c, nil

@@ -86,8 +86,8 @@ func LeastDelta(mu float64) float64 {
 func CheckDelta(mu, delta float64) error {
 	if least := LeastDelta(mu); delta < least {
 		return fmt.Errorf(
-			"delta is %g, must be at least %.2g: noise is cut off at %g standard deviations, which a smaller delta "+
-				"would not cover", delta, least, maxZ)
+			"delta is %g, must be at least %.2g: a smaller delta would not cover that noise is cut off at %g "+
+				"standard deviations", delta, least, maxZ)
 	}
 	return nil
 }

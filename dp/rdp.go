@@ -91,7 +91,7 @@ func (t Term) Validate() error {
 		return fmt.Errorf("unknown kind of curve: %q", t.Kind)
 	}
 	if rest != (Term{}) {
-		errs = append(errs, fmt.Errorf("a term of kind %q has parameters of another kind", t.Kind))
+		errs = append(errs, fmt.Errorf("a term of kind %q has parameters that belong to another kind", t.Kind))
 	}
 	return errors.Join(errs...)
 }

@@ -206,7 +206,7 @@ func (r *keyedRow) exceeds(m uint64, j int, b *big.Rat) bool {
 		}
 		if prec = prec*3 + 64; prec > 1<<14 {
 			// Two independent numbers have 16 000 equal bits: that cannot happen.
-			panic("dp: exact decision does not end")
+			panic("dp: an exact comparison did not terminate")
 		}
 	}
 }

@@ -71,11 +71,11 @@ func NewKeyedRun(key *[32]byte, name string, number uint64, bound ...any) (*Run,
 	case len(bound) == 0:
 		return nil,
 			errors.New(
-				"a keyed run needs bound: the estimator's configuration, plan and parameters")
+				"bound is missing: a keyed run needs the estimator's configuration, plan and parameters")
 	}
 	text, err := json.Marshal(bound)
 	if err != nil {
-		return nil, fmt.Errorf("encoding the bound of a keyed run: %w", err)
+		return nil, fmt.Errorf("cannot encode bound of the keyed run: %w", err)
 	}
 	digest := sha256.Sum256(append([]byte("streamdp/run/v1\x00"), text...))
 	e, err := NewEpoch(key, &digest, "library/keyed/"+name, number, [16]byte{}, digest)

@@ -102,7 +102,7 @@ func (s *Stored) validateBands() error {
 		}
 	}
 	if s.Kind == "bisr" && len(errs) == 0 && s.remainder() < 1<<40 {
-		add("the bands of bisr add up to 1 or nearly so")
+		add("the bands of bisr must not add up to 1, or nearly 1")
 	}
 	return errors.Join(errs...)
 }

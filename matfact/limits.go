@@ -72,7 +72,7 @@ func limits(sd, noise, state, floor float64) (Limits, error) {
 				sd, q*state/(maxState/2))
 	case l.Rounding > 1:
 		return Limits{},
-			fmt.Errorf("rounding of the noise filter can reach %g lattice units, must stay below 1", l.Rounding)
+			fmt.Errorf("rounding errors of the noise filter can reach %g lattice units, must stay below 1", l.Rounding)
 	}
 	return l, nil
 }

@@ -194,7 +194,7 @@ func New(c Config, w Workload) (Factorization, error) {
 			errs = append(errs, fmt.Errorf("buffers is %d, must be 0 (automatic) to %d", c.Buffers, maxBuffers))
 		}
 	} else if c.Buffers != 0 {
-		errs = append(errs, fmt.Errorf("buffers is %d, belongs to factorization \"blt\"", c.Buffers))
+		errs = append(errs, fmt.Errorf("buffers is %d, must be 0: only factorization \"blt\" has buffers", c.Buffers))
 	}
 	if (c.Kind == "blt" || c.Kind == "banded") && w.Kernel().Kind == "sum" && c.Horizon == 0 && c.Tune == 0 &&
 		c.Stored == nil {
@@ -208,11 +208,13 @@ func New(c Config, w Workload) (Factorization, error) {
 		}
 		if c.Bands < 0 || c.Bands > most {
 			errs = append(errs,
-				fmt.Errorf("bands is %d, must be 0 (16) to %d for factorization %q", c.Bands, most, c.Kind))
+				fmt.Errorf("bands is %d, must be 1 to %d, or 0 for the default of 16, for factorization %q",
+					c.Bands, most, c.Kind))
 		}
 	} else if c.Bands != 0 {
 		errs = append(errs,
-			fmt.Errorf("bands is %d, belongs to factorizations \"bsr\", \"bisr\" and \"banded\"", c.Bands))
+			fmt.Errorf("bands is %d, must be 0: only factorizations \"bsr\", \"bisr\" and \"banded\" have bands",
+				c.Bands))
 	}
 	if c.Participation != (Participation{}) {
 		if err := c.Participation.validate(); err != nil {
@@ -221,8 +223,8 @@ func New(c Config, w Workload) (Factorization, error) {
 		if c.Normalise && c.Participation.Count > 1 {
 			errs = append(errs,
 				errors.New(
-					"normalise does not go with participation: it gives every single column the norm 1, and a "+
-						"person's rows have another norm together"))
+					"normalise cannot be combined with participation: it gives each single column the norm 1, but a "+
+						"person has several columns, whose joint norm differs"))
 		}
 	}
 	if c.Kind == "sqrt" && (c.Horizon == 0 || c.Horizon > maxSqrtHorizon) {
@@ -235,7 +237,7 @@ func New(c Config, w Workload) (Factorization, error) {
 	}
 	if c.Normalise {
 		if c.Kind == "identity" || c.Kind == "phased" || c.Kind == "dense" {
-			errs = append(errs, fmt.Errorf("normalise does not go with factorization %q", c.Kind))
+			errs = append(errs, fmt.Errorf("normalise cannot be combined with factorization %q", c.Kind))
 		}
 		if c.Horizon == 0 || c.Horizon > maxNormalised {
 			errs = append(errs,
@@ -244,7 +246,8 @@ func New(c Config, w Workload) (Factorization, error) {
 	}
 	if c.Stored != nil && c.Normalise != (c.Stored.Height > 0) ||
 		c.Normalise && c.Stored != nil && c.Stored.Height != c.Horizon {
-		errs = append(errs, fmt.Errorf("stored factorization: normalised to %d rows", c.Stored.Height))
+		errs = append(errs, fmt.Errorf("stored factorization: is normalised to %d rows (0: not normalised), which "+
+			"differs from the configuration", c.Stored.Height))
 	}
 	if c.Stored != nil && c.Stored.Kind != c.Kind {
 		errs = append(errs, fmt.Errorf("stored factorization is %q, must be %q", c.Stored.Kind, c.Kind))
@@ -255,7 +258,7 @@ func New(c Config, w Workload) (Factorization, error) {
 				errors.New("stored factorization: fraction belongs to \"blt\" without normalised columns"))
 		}
 		if c.Participation != (Participation{}) {
-			errs = append(errs, errors.New("stored factorization: fraction does not go with participation"))
+			errs = append(errs, errors.New("stored factorization: fraction cannot be combined with participation"))
 		}
 	}
 	if len(errs) > 0 {

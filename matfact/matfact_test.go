@@ -57,7 +57,7 @@ func TestNewErrors(t *testing.T) {
 	check(Config{Kind: "banded", Bands: 65, Tune: 10}, sum, "bands is 65")
 	check(Config{Kind: "bisr", Bands: -1, Buffers: 3}, sum, "buffers is 3", "bands is -1")
 	for _, kind := range []string{"identity", "phased", "dense"} {
-		check(Config{Kind: kind, Horizon: 9, Normalise: true}, sum, "normalise does not go with")
+		check(Config{Kind: kind, Horizon: 9, Normalise: true}, sum, "normalise cannot be combined with")
 	}
 	check(Config{Kind: "bsr", Normalise: true}, sum, "horizon is 0")
 	check(Config{Kind: "blt", Horizon: 1 << 17, Normalise: true}, sum, "horizon is 131072")

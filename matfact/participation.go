@@ -31,7 +31,8 @@ func (p Participation) Within(n uint64) Participation {
 // validate returns what is wrong with p.
 func (p Participation) validate() error {
 	if p.Count == 0 || p.Separation == 0 {
-		return fmt.Errorf("participation is %d steps, %d apart, must be at least 1 and 1", p.Count, p.Separation)
+		return fmt.Errorf("participation has count %d and separation %d, both must be at least 1",
+			p.Count, p.Separation)
 	}
 	return nil
 }

@@ -37,13 +37,13 @@ func (w Workload) Validate() error {
 	case w.Kind == "exponential" && !(w.Decay > 0 && w.Decay < 1):
 		errs = append(errs, fmt.Errorf("decay is %g, must be in (0, 1)", w.Decay))
 	case w.Kind != "exponential" && w.Decay != 0:
-		errs = append(errs, fmt.Errorf("decay is %g, belongs to workload \"exponential\"", w.Decay))
+		errs = append(errs, fmt.Errorf("decay is %g, must be 0: only workload \"exponential\" has a decay", w.Decay))
 	}
 	switch {
 	case w.Kind == "window" && w.Window == 0:
 		errs = append(errs, errors.New("window is 0, must be at least 1 step"))
 	case w.Kind != "window" && w.Window != 0:
-		errs = append(errs, fmt.Errorf("window is %d, belongs to workload \"window\"", w.Window))
+		errs = append(errs, fmt.Errorf("window is %d, must be 0: only workload \"window\" has a window", w.Window))
 	}
 	return errors.Join(errs...)
 }

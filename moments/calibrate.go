@@ -31,7 +31,7 @@ func noisyRows(cfg *Config, factor matfact.Factorization, l dp.Lattice, n Noise)
 			Deviation: n.First, Weight: 1},
 		exp:  l.Exp,
 		most: float64(cfg.Step) * float64(l.K),
-		rule: fmt.Sprintf("must be less: sums of %d lattice steps a record must fit 62 bits", l.K),
+		rule: fmt.Sprintf("must be less: sums with up to %d lattice steps per record must fit 62 bits", l.K),
 	}
 }
 
@@ -189,8 +189,8 @@ func calibrate(cfg *Config, mu float64, p dp.Params, over *shapes) (*Plan, error
 	if reach := float64(lattice.K) + rows.limits.Noise; plan.squares() && !fit(reach, squaredSteps(cfg, d)) {
 		return nil,
 			fmt.Errorf(
-				"squares of noisy rows, of up to %.1g lattice steps, would not fit 127 bits when summed: "+
-					"lower lattice_bits", reach)
+				"noisy rows reach %.1g lattice steps, and the sum of their squares would not fit 127 bits: lower "+
+					"lattice_bits", reach)
 	}
 	return plan, nil
 }

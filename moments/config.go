@@ -285,7 +285,7 @@ func (c *Config) Validate() error {
 		c.Horizon <= 300, "horizon", "must be at most 300 steps for factorization \"dense\"", c.Horizon)
 	l.Check(kind != "banded" || c.tune() > 0 ||
 		c.workload().Kernel().Kind != "sum", "tune",
-		"factorization \"banded\" of a sum or mean needs it, or the stream's horizon", nil)
+		"must be set, or else the stream's horizon, for factorization \"banded\" of a sum or mean", nil)
 	l.Check(len(c.Columns) >= 1, "columns", "must name at least one column", len(c.Columns))
 	l.Check(c.Step >= 1, "step", "must be at least 1 slot", c.Step)
 	// The charge of an epoch ends with its last slot, which must be a valid offset.
@@ -294,7 +294,8 @@ func (c *Config) Validate() error {
 		slots /= 2 // leaves the rest for the warm-up
 	}
 	l.Check(c.Step == 0 ||
-		c.last() <= slots/c.Step, "horizon", "must be less: its steps have more records than a log can hold", c.Horizon)
+		c.last() <= slots/c.Step, "horizon", "must be less: so many steps have more records than a log can hold",
+		c.Horizon)
 	return l.Err()
 }
 
@@ -320,10 +321,11 @@ func (c *Config) validateMethod(l *fault.List, kind string) {
 	if squaring(c.Method) {
 		l.Check(c.Step <= 1, "method",
 			fmt.Sprintf(
-				"must not be %q for steps of several slots: it must square single rows, but would square their sum",
+				"must not be %q for steps of several slots: the method squares single rows, but here it would square "+
+					"the sum of a step's rows",
 				c.Method), nil)
 		if reason := checkSquares(kind, c.Normalise, c.last()); reason != "" {
-			l.Add("factorization", "must not be with method \""+c.Method+"\": "+reason, c.Factorization)
+			l.Add("factorization", "cannot be combined with method \""+c.Method+"\": "+reason, c.Factorization)
 		}
 	}
 	if c.Method == "cs" {
@@ -361,7 +363,7 @@ func (c *Config) validateMethod(l *fault.List, kind string) {
 	}
 	if c.Second != nil {
 		l.Check(c.Method == "auto" || c.Method == "jme" || c.Method == "ime" || c.Method == "cs", "method",
-			"does not go with a second factorization: it squares noisy rows", c.Method)
+			"cannot be combined with a second factorization: it squares noisy rows", c.Method)
 		l.Check(!*c.Covariance ||
 			c.second().workload() == c.workload(), "covariance", "needs one workload for both moments", true)
 		for _, err := range fault.All(c.second().Validate()) {

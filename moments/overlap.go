@@ -82,7 +82,7 @@ func checkSquares(kind string, normalised bool, horizon uint64) string {
 		return fmt.Sprintf("post-processing cannot compute its error for noise of the factorization %q", kind)
 	case horizon == 0 || horizon > longestSquares:
 		return fmt.Sprintf(
-			"post-processing over correlated noise needs a last step, at most %d, and gains nothing from the "+
+			"post-processing of correlated noise needs a horizon of at most %d steps, and gains nothing from the "+
 				"correlation: use \"identity\"", longestSquares)
 	}
 	return ""

@@ -138,20 +138,21 @@ func (c *Config) validatePerson(l *fault.List, kind string) {
 	l.Check(p.Count >= 1, "cap", "must be at least 1 step", p.Count)
 	l.Check(p.Separation >= 1, "separation", "must be at least 1 step", p.Separation)
 	l.Check(!p.Fixed, "separation",
-		"must be the least distance between two steps, not an exact one", nil)
+		"must be the smallest distance between two steps, not an exact distance", nil)
 	l.Check(!c.Normalise, "normalise",
-		"must be false if persons are protected: it gives every single column the norm 1, but a person has several",
+		"must be false if persons are protected: it gives each single column the norm 1, but a person has several "+
+			"columns",
 		true)
 	l.Check(kind != "dense", "factorization",
 		"must not be \"dense\" if persons are protected: the rows of one person may cancel out, and the joint "+
 			"sensitivity of both moments is proven only if they do not", nil)
 	l.Check(kind != "sqrt" ||
 		c.Workload != "window", "factorization",
-		"must not be \"sqrt\" of a window if persons are protected: its coefficients change sign, and the joint "+
-			"sensitivity of both moments is proven only for coefficients that do not", nil)
+		"must not be \"sqrt\" for workload \"window\" if persons are protected: its coefficients change sign, and "+
+			"the joint sensitivity of both moments is proven only for coefficients that do not", nil)
 	l.Check(c.Second == nil, "method",
-		"must have one matrix C for both moments if persons are protected: joint sensitivity is convex, so two "+
-			"sensitivities of a person do not combine as two column norms do", nil)
+		"must use one matrix C for both moments if persons are protected: joint sensitivity is convex, so a person's "+
+			"two sensitivities cannot be combined like two column norms", nil)
 	l.Check(!c.Automatic(), "clip",
 		"must be given, with centre and scale, if persons are protected: a warm-up protects single records only", nil)
 }

@@ -365,10 +365,10 @@ func TestPersonRefused(t *testing.T) {
 	for want, change := range map[string]func(*Config){
 		"cap: must be at least 1 step":        func(c *Config) { c.Person.Count = 0 },
 		"separation: must be at least 1 step": func(c *Config) { c.Person.Separation = 0 },
-		"separation: must be the least":       func(c *Config) { c.Person.Fixed = true },
+		"separation: must be the smallest":    func(c *Config) { c.Person.Fixed = true },
 		"normalise: must be false":            func(c *Config) { c.Factorization, c.Normalise = "blt", true },
 		"must not be \"dense\"":               func(c *Config) { c.Factorization = "dense" },
-		"must not be \"sqrt\" of a window": func(c *Config) {
+		"must not be \"sqrt\" for workload \"window\"": func(c *Config) {
 			c.Factorization, c.Workload, c.Window = "sqrt", "window", 5
 		},
 		"one matrix C for both moments":     func(c *Config) { c.Second = &Second{Workload: "sum"} },

@@ -122,7 +122,8 @@ func nuForInflation(inflation float64, d int, adjacency dp.Adjacency) (float64, 
 	switch {
 	case adjacency == dp.ZeroOut:
 		if inflation == 1 {
-			return 0, fmt.Errorf("inflation is 1, must be larger under zero-out: a second moment is never free there")
+			return 0, fmt.Errorf("inflation is 1, must be larger under adjacency \"zero-out\", where a second moment " +
+				"is never free")
 		}
 		return inflation - 1, nil
 	case d >= 2:

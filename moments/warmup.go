@@ -72,9 +72,9 @@ func (c *Config) validateWarmup(l *fault.List) {
 	l.Check(c.Step == 0 || c.Warmup%c.Step == 0, "warmup", "must be a multiple of step", c.Warmup)
 	l.Check(c.Warmup <= maxSlots/4, "warmup", "must be less than the number of offsets of a log", c.Warmup)
 	if c.autoClip() {
-		l.Check(c.Tau == 0, "tau", "needs a clip that is given, because it is in units of the rows", c.Tau)
+		l.Check(c.Tau == 0, "tau", "needs a clip that is not \"auto\", because it is in units of the rows", c.Tau)
 		l.Check(len(c.Weights) == 0, "weights",
-			"needs a clip that is given, because they are in units of the rows", c.Weights)
+			"needs a clip that is not \"auto\", because weights are in units of the rows", c.Weights)
 	}
 	l.Check(!auto || c.Second == nil, "warmup", "cannot be combined with a second factorization", nil)
 }

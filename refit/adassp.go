@@ -56,7 +56,7 @@ func calibrateAdaSSP(acc Accounting, p dp.Params, test bool) (*adasspSolver, err
 		return solver, nil
 	case Analytic, Paper:
 		if p.Mu != 0 {
-			return nil, fmt.Errorf("accounting %q splits epsilon and delta: give these, not mu", acc)
+			return nil, fmt.Errorf("accounting %q splits epsilon and delta: give epsilon and delta, not mu", acc)
 		}
 		if acc == Analytic {
 			solver.s, err = dp.Sigma(p.Epsilon/3, p.Delta/3, 1)
@@ -68,7 +68,7 @@ func calibrateAdaSSP(acc Accounting, p dp.Params, test bool) (*adasspSolver, err
 		solver.s = math.Sqrt(2*math.Log(6/p.Delta)) / (p.Epsilon / 3)
 		if ok, err := solver.cost().Within(p.Epsilon, p.Delta); err != nil || !ok {
 			return nil, errors.Join(err,
-				fmt.Errorf("the paper's calibration does not give (epsilon, delta) = (%g, %g)",
+				fmt.Errorf("the paper's calibration cannot reach (epsilon, delta) = (%g, %g)",
 					p.Epsilon, p.Delta))
 		}
 		return solver, nil

@@ -64,7 +64,8 @@ func calibrateIHM(acc Accounting, p dp.Params, k, iterations int, share float64,
 		return sketchNoise{}, fmt.Errorf("share is %g, must be in (0, 1)", share)
 	}
 	if k < 1 || iterations < 1 {
-		return sketchNoise{}, fmt.Errorf("%d iterations of sketches of %d rows, must be at least 1 each", iterations, k)
+		return sketchNoise{}, fmt.Errorf("there are %d iterations with sketches of %d rows, both numbers must be at "+
+			"least 1", iterations, k)
 	}
 	t, rows := float64(iterations), float64(k)
 	at := func(gamma, sigma float64, bad float64) sketchNoise {
@@ -122,7 +123,7 @@ func calibrateMixing(acc Accounting, p dp.Params, k int) (sketchNoise, error) {
 		return sketchNoise{}, err
 	}
 	if k < 1 {
-		return sketchNoise{}, fmt.Errorf("a sketch of %d rows, must be at least 1", k)
+		return sketchNoise{}, fmt.Errorf("a sketch has %d rows, must have at least 1", k)
 	}
 	rows := float64(k)
 	at := func(gamma, bad float64) sketchNoise {
@@ -168,7 +169,8 @@ func dynamicRows(acc Accounting, p dp.Params, n sketchNoise, k int, lambda float
 	spent := classical(p.Delta/3, float64(k), n.Gamma)
 	if exact, err := dp.Epsilon(p.Delta/3, 1/n.Test); err != nil || !(exact <= spent) {
 		return 0, errors.Join(err,
-			fmt.Errorf("the paper's calibration makes the test of λ_min cost more than its epsilon, %g", spent))
+			fmt.Errorf("under the paper's calibration, the test of λ_min would cost more than epsilon, which is %g",
+				spent))
 	}
 	allowed := func(rows int) (bool, error) { return sketchWithin(p, rows, lambda, p.Epsilon-spent, p.Delta/3) }
 	lo, hi := k, 2*k
@@ -211,7 +213,7 @@ func (n sketchNoise) paper(p dp.Params, test bool, tau float64) (sketchNoise, er
 	}
 	if ok, err := n.Cost.Within(p.Epsilon, p.Delta); err != nil || !ok {
 		return sketchNoise{}, errors.Join(err,
-			fmt.Errorf("the paper's calibration does not give (epsilon, delta) = (%g, %g)", p.Epsilon, p.Delta))
+			fmt.Errorf("the paper's calibration cannot reach (epsilon, delta) = (%g, %g)", p.Epsilon, p.Delta))
 	}
 	return n, nil
 }

@@ -274,10 +274,10 @@ func (c *Config) Validate() error {
 		l.Check(c.Stride <= math.MaxInt64/c.Partitions, "stride", "is too large for this number of partitions",
 			c.Stride)
 		l.Check(slices.Contains(merging, c.Solver), "solver",
-			fmt.Sprintf("must be %s with merge = true: only these depend on sums that are exact in any order",
+			fmt.Sprintf("must be %s with merge = true: only these solvers use only sums that are exact in any order",
 				fault.Quoted(merging, "or")), c.Solver)
 		l.Check(!c.EigenTest, "eigen_test",
-			"must be false with merge = true: an eigenvalue is not a sum that is exact in any order", nil)
+			"must be false with merge = true: an eigenvalue cannot be merged from partitions by an exact sum", nil)
 	}
 	l.Check(c.Accounting == "" || slices.Contains(accountings[c.Solver], c.Accounting), "accounting",
 		fmt.Sprintf("must be %s for solver %q", fault.Quoted(accountings[c.Solver], "or"), c.Solver),
@@ -314,9 +314,9 @@ func (c *Config) Validate() error {
 	l.Check(vector.Positive(c.Ratio) && c.Ratio <= 1e6, "ratio", "must be positive and at most a million", c.Ratio)
 	l.Check(c.Radius >= 0 && c.Radius < 1e6, "radius", "must be at least 0 and less than a million", c.Radius)
 	l.Check(c.Radius == 0 || c.Solver != "ihm" ||
-		c.ResidualClip == 0, "radius", "determines the bound on residuals: leave residual_clip out", nil)
+		c.ResidualClip == 0, "radius", "already determines the bound on residuals: leave residual_clip out", nil)
 	l.Check(c.Radius == 0 || !c.Dense, "dense",
-		"needs the rows, which are not stored with a radius: leave one of them out", nil)
+		"needs the rows, which are not stored if radius is set: leave out dense or radius", nil)
 	c.validatePerson(&l)
 	return l.Err()
 }

@@ -46,8 +46,8 @@ func calibrateFast(acc Accounting, p dp.Params, k, iterations, transforms int, s
 	}
 	if k < 1 || iterations < 1 || transforms < 1 || transforms > iterations {
 		return fastNoise{},
-			fmt.Errorf("%d iterations of %d rows on %d transforms: "+
-				"must be at least 1 each, with at most one transform per iteration", iterations, k, transforms)
+			fmt.Errorf("there are %d iterations with %d rows each and %d transforms: all three must be at least 1, "+
+				"and transforms at most the number of iterations", iterations, k, transforms)
 	}
 	rows, t, tests := float64(k), float64(iterations), float64(transforms)
 	at := func(gamma, sigma, omega, tau float64) fastNoise {

@@ -23,7 +23,8 @@ import (
 func IHS(w *Data, k, iterations int, fast bool, noise dp.Noise) (NonPrivate, error) {
 	d := w.dim
 	if k < d || iterations < 1 {
-		return NonPrivate{}, fmt.Errorf("%d iterations of sketches of %d rows for %d features", iterations, k, d)
+		return NonPrivate{}, fmt.Errorf("there are %d iterations with sketches of %d rows for %d features: at least "+
+			"1 iteration and as many rows as features are needed", iterations, k, d)
 	}
 	i := iteration{steps: iterations}
 	i.gradient = func(_ int, theta []float64) ([]float64, error) {

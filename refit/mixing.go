@@ -193,7 +193,8 @@ func stepLattice(sd float64, n, bits int) (out int, err error) {
 		out += 1 - e
 	}
 	if out > 2*bits || math.Ldexp(float64(n), out) >= 1<<61 || !(15*math.Ldexp(sd, out) < 1<<51) {
-		return 0, fmt.Errorf("noise of %g clip norms over %d rows does not fit a lattice of %d bits", sd, n, bits)
+		return 0, fmt.Errorf("noise with a standard deviation of %g clip norms, over %d rows, does not fit a lattice "+
+			"of %d bits", sd, n, bits)
 	}
 	return out, nil
 }

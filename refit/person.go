@@ -29,7 +29,7 @@ func (c *Config) validatePerson(l *fault.List) {
 	l.Check(p.Count >= 1, "cap", "must be at least 1 step", p.Count)
 	l.Check(p.Separation >= 1, "separation", "must be at least 1 step", p.Separation)
 	l.Check(!p.Fixed, "separation",
-		"must be the smallest distance of two steps, not an exact distance", nil)
+		"must be the smallest distance between two steps, not an exact distance", nil)
 	l.Check(!c.Sketches(), "solver",
 		fmt.Sprintf(
 			"must be %s if persons are protected: a sketch hides one record, but not many records of a person in "+
@@ -95,7 +95,7 @@ func PersonRatio(solver string, windows, perWindow uint64, adjacency dp.Adjacenc
 					"one direction", solver)
 	}
 	if windows == 0 || perWindow == 0 {
-		return 0, fmt.Errorf("a person has %d records in each of %d windows, must be at least 1 each",
+		return 0, fmt.Errorf("a person has %d records in each of %d windows: both numbers must be at least 1",
 			perWindow, windows)
 	}
 	return adjacency.Factor() * float64(perWindow) * math.Sqrt(float64(windows)) * dp.RoundUp, nil

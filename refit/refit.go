@@ -378,8 +378,9 @@ func (r *Refit) Warnings() []string {
 	if nu := float64(r.cfg.Slots()) * r.plan.Mu /
 		(float64(r.plan.Features) * r.params.Adjacency.Factor()); nu < fewRecords {
 		return []string{
-			fmt.Sprintf("windows of %s%d records are too small for the budget: %s%.2g records per standard deviation "+
-				"of noise in a coefficient, fewer than %d. Coefficients of 0 may be better than the result",
+			fmt.Sprintf("windows of %s%d records are too small for the budget: they have %s%.2g records per standard "+
+				"deviation of a coefficient's noise, but should have at least %d. Coefficients of 0 may have smaller "+
+				"errors than these results",
 				most, r.cfg.Slots(), most, nu, fewRecords)}
 	}
 	return nil

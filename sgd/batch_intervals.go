@@ -20,7 +20,7 @@ import (
 func Intervals(estimates [][]float64, level float64) (centre, half []float64, err error) {
 	m := len(estimates)
 	if m < 2 || !(level > 0 && level < 1) {
-		return nil, nil, errors.New("intervals need two estimates and a level in (0, 1)")
+		return nil, nil, errors.New("intervals need at least two estimates and a level in (0, 1)")
 	}
 	centre = meanOf(estimates)
 	half = make([]float64, len(centre))
@@ -43,7 +43,7 @@ func RunMeans(paths [][][]float64, burnIn int) ([][]float64, error) {
 	var means [][]float64
 	for _, path := range paths {
 		if burnIn < 0 || len(path) <= burnIn {
-			return nil, errors.New("a path is not longer than the burn-in")
+			return nil, errors.New("a path, which is the list of iterates of one run, is not longer than the burn-in")
 		}
 		means = append(means, meanOf(path[burnIn:]))
 	}
@@ -83,7 +83,7 @@ func BatchedMeans(path [][]float64, m, burnIn int) ([][]float64, error) {
 
 func spacing(path [][]float64, m, burnIn int) (int, error) {
 	if m < 1 || burnIn < 0 || len(path) < burnIn+m {
-		return 0, errors.New("a path must have an iterate for each estimate after the burn-in")
+		return 0, errors.New("each run's path must have, after the burn-in, at least one iterate per estimate")
 	}
 	return (len(path) - burnIn) / m, nil
 }

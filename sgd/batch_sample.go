@@ -38,7 +38,7 @@ func NewSample(rows [][]float64, columns, target int, b Bounds, constant float64
 	case len(rows) == 0:
 		return nil, errors.New("there are no records")
 	case target < 0 || target >= columns:
-		return nil, fmt.Errorf("target is column %d, must be one of %d", target, columns)
+		return nil, fmt.Errorf("target is column %d, must be one of the %d columns", target, columns)
 	case !vector.Positive(b.X) || !vector.Positive(b.Y):
 		return nil, fmt.Errorf("bounds are %g and %g, must be positive and finite", b.X, b.Y)
 	case !(constant >= 0 && constant <= b.X):
@@ -111,7 +111,8 @@ func (s *Sample) validate() error {
 		return fmt.Errorf("a sample of %d features has %d numbers for %d targets", s.D, len(s.X), len(s.Y))
 	}
 	if !vector.Finite(s.X) || !vector.Finite(s.Y) {
-		return errors.New("a sample must hold finite numbers: make other records null records, with features of 0")
+		return errors.New("a sample must hold finite numbers: turn records with other numbers into null records, " +
+			"whose features are 0")
 	}
 	return nil
 }

@@ -224,7 +224,7 @@ func (e *Newton) Range(t uint64) (first, end uint64) {
 	case e.step + 1:
 		return e.slots, e.slots + e.size()
 	}
-	panic(fmt.Sprintf("sgd: Range of step %d, but step %d is open", t, e.step+1))
+	panic(fmt.Sprintf("sgd: Range was called for step %d, but step %d is open", t, e.step+1))
 }
 
 // Longest returns an upper bound on the number of slots of any t successive steps: each may be as long as the longest

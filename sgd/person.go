@@ -23,7 +23,7 @@ func (c *Config) validatePerson(l *fault.List) {
 	l.Check(p.Count >= 1, "cap", "must be at least 1 step", p.Count)
 	l.Check(p.Separation >= 1, "separation", "must be at least 1 step", p.Separation)
 	l.Check(!p.Fixed, "separation",
-		"must be the smallest distance of two steps, not an exact distance", nil)
+		"must be the smallest distance between two steps, not an exact distance", nil)
 }
 
 // gradientSteps returns the gradient steps in which a person can have records. Where every other step is a search,
@@ -114,7 +114,8 @@ func ChargePerson(share, q float64, f matfact.Factorization, p matfact.Participa
 	}
 	if !matfact.NonNegativeGram(f) || f.Horizon() > 0 {
 		errs = append(errs,
-			fmt.Errorf("factorization %q cannot protect persons: it ends, or columns may have negative inner products",
+			fmt.Errorf("factorization %q cannot protect persons: it has a horizon, or two of its columns may have a "+
+				"negative inner product",
 				f.Kind()))
 	}
 	norm, err := matfact.Sensitivity(f, p, 0)

@@ -121,7 +121,7 @@ func TestOpeningLooksEverywhere(t *testing.T) {
 		err = r.Offline(func(ctx context.Context, d *stream.Daemon) error {
 			return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{})
 		})
-		if err == nil || !strings.Contains(err.Error(), "an old copy; restore the newest one") {
+		if err == nil || !strings.Contains(err.Error(), "an old copy; restore the newest ledger") {
 			t.Errorf("%s: %v", name, err)
 		}
 		if now, _ := os.ReadFile(r.LedgerFile()); strings.Count(string(now), `"kind":"open"`) != 2 {

@@ -81,7 +81,7 @@ func TestAnchorDeleted(t *testing.T) {
 	x = r.Start()
 	x.Published(15)
 	x.End()
-	if !strings.Contains(r.Log.String(), "assuming once that the log is the same") {
+	if !strings.Contains(r.Log.String(), "assuming, this one time, that the log is the same") {
 		t.Error("a dropped anchor is not in the log")
 	}
 	if n := len(r.History("orders.dp").Bytes); n != 15 {

@@ -189,7 +189,7 @@ func TestLedgerOfTheState(t *testing.T) {
 		}
 		before := lines()
 		if err := r.Start().Ends(); !errors.Is(err, failure.ErrHalted) ||
-			!strings.Contains(err.Error(), "restore the newest one") {
+			!strings.Contains(err.Error(), "restore the newest ledger") {
 			t.Errorf("%s: ended with %v", name, err)
 		}
 		if err := r.Offline(func(ctx context.Context, d *stream.Daemon) error {

@@ -140,7 +140,7 @@ func TestMergedImplausible(t *testing.T) {
 	x.Published(1)
 	r.Forge("{}", "orders/merged/1/5") // needs 500 offsets of each; together they have 1050
 	r.SendTo(1, 1150, 50)
-	x.Halts(failure.OutputAhead, "whose records are not in the input", "orders/1 ends at offset")
+	x.Halts(failure.OutputAhead, "records of that step are not in the input", "orders/1 ends at offset")
 	x.EndHalted()
 }
 

@@ -127,7 +127,7 @@ func TestHaltedLag(t *testing.T) {
 		func(s monitor.TaskStatus) bool { return s.State == monitor.StateHalted && s.LogEnd == 1150 })
 	if _,
 		body := x.Get("/-/ready"); !strings.Contains(body,
-		"task orders-0 is halted (state): checkpoint damaged: streamdp recover") {
+		"task orders-0 is halted (state): checkpoint damaged: run streamdp recover") {
 		t.Errorf("ready says %q", body)
 	}
 	x.End()

@@ -275,8 +275,8 @@ func (c *shardTasks) unfitFor(old, s *config.Stream, opened *ledger.Entry) (why 
 			if slices.Contains(formKeys, x.Key) {
 				why = append(why,
 					fmt.Sprintf(
-						"%s: the bytes of the open epoch %d of task %s depend on it: restart the process, or close "+
-							"the epoch first: streamdp epoch close %s",
+						"%s: the bytes of releases of the open epoch %d of task %s depend on this key: restart the "+
+							"process, or close the epoch first: streamdp epoch close %s",
 						x, opened.Epoch, opened.Task(), failure.EpochArgs(opened.Task())))
 			}
 		}
@@ -292,7 +292,7 @@ func (c *shardTasks) unfitFor(old, s *config.Stream, opened *ledger.Entry) (why 
 	for _, key := range core.Changes(s, m) {
 		why = append(why,
 			fmt.Sprintf(
-				"%s: the guarantee of the open epoch %d of task %s depends on it: close the epoch first: "+
+				"%s: the guarantee of the open epoch %d of task %s depends on this key: close the epoch first: "+
 					"streamdp epoch close %s",
 				key, m.Epoch, r.Task, failure.EpochArgs(r.Task)))
 	}

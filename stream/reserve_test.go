@@ -54,7 +54,7 @@ func TestLedgerReserve(t *testing.T) {
 	// Nothing is reserved after the first opening.
 	l, open := begin()
 	fixtures.Must(t, open(gauss(0.01), dp.Cost{}))
-	refused("sketches after Gaussians", open(sketch, reserved), "has nothing set aside for sketches")
+	refused("sketches after Gaussians", open(sketch, reserved), "is set aside for sketches")
 	fixtures.Must(t, open(gauss(alone*0.9), dp.Cost{})) // Gaussian releases have the whole limit
 	refused("Gaussians beyond the limit", open(gauss(alone*0.9), dp.Cost{}), "above limit_epsilon 2")
 	if len(l.All()) != 2 {
@@ -178,7 +178,7 @@ func TestReserve(t *testing.T) {
 	}
 	tight := parse(strings.ReplaceAll(reserveStreams, "limit_epsilon = 3.0", "limit_epsilon = 1.2"))
 	if _, err := core.Reserve(tight, tight.Stream("a")); err == nil ||
-		!strings.Contains(err.Error(), "does not cover one epoch of all streams of topic orders together (a, b)") {
+		!strings.Contains(err.Error(), "does not cover one epoch of each stream of topic orders (a, b)") {
 		t.Errorf("a limit that does not cover both: %v", err)
 	}
 }
@@ -200,7 +200,7 @@ func TestReserveRun(t *testing.T) {
 		return len(all) == 2 && all[1].State == monitor.StateHalted && all[0].State == monitor.StateRunning
 	})
 	if s := x.D.Status()[1]; s.Reason != failure.Budget ||
-		!strings.Contains(s.Message, "nothing set aside for sketches") {
+		!strings.Contains(s.Message, "is set aside for sketches") {
 		t.Errorf("the refit halted with %s: %s", s.Reason, s.Message)
 	}
 	x.End()

@@ -334,7 +334,7 @@ func TestRealKafkaClusterCommands(t *testing.T) {
 	}
 	// One file has a different key, another a different limit.
 	for words, file := range map[string]string{
-		"most instances have another key":           s.file("k", `/key"`, `/other"`),
+		"most instances have another master key":    s.file("k", `/key"`, `/other"`),
 		"most instances have another configuration": s.file("l", "limit_epsilon = 3.0", "limit_epsilon = 4.0"),
 	} {
 		z := s.instance(file)

@@ -101,7 +101,7 @@ func TestPlanInWords(t *testing.T) {
 	t.Parallel()
 	out := want(t, exitDone, "", "plan", "-c", filepath.Join(cases.Root(t), "examples", "auto.toml"))
 	for _, part := range []string{"step 100, nu 1.41421, lambda 1.41421, ",
-		"\n  - cs: tau needs a clip that is given, because it is in units of the rows\n"} {
+		"\n  - cs: tau needs a clip that is not \"auto\", because it is in units of the rows\n"} {
 		if !strings.Contains(out, part) {
 			t.Errorf("%q is not in\n%s", part, out)
 		}

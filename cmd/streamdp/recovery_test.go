@@ -40,14 +40,14 @@ func TestRecoveryCommands(t *testing.T) {
 	}
 	want(t, exitFailure, "file exists", "epoch", "export", "orders", "-c", s.config, "--with-secret", "--to", whole)
 	want(t, exitUsage, "--with-secret needs --to", "epoch", "export", "orders", "-c", s.config, "--with-secret")
-	want(t, exitFailure, "has no such epoch", "epoch", "export", "orders", "-c", s.config, "--epoch", "7")
+	want(t, exitFailure, "or none with the given number", "epoch", "export", "orders", "-c", s.config, "--epoch", "7")
 	if x,
 		err := recovery.ParseExport(
 		[]byte(want(t, exitDone, "", "epoch", "export", "orders", "-c", s.config))); err != nil || x.Secret != nil {
 		t.Errorf("printed export: %v, secret %v", err, x)
 	}
 	want(t, exitFailure, "the task is running: there is nothing to recover", "recover", "-c", s.config)
-	want(t, exitFailure, "there is no committed release", "republish", "-c", s.config)
+	want(t, exitFailure, "no committed release of", "republish", "-c", s.config)
 	said(t, exitDone, "published the committed releases of orders-0 again", "republish", "-c", s.config, "--from-log")
 	d.until("running", func(s monitor.TaskStatus) bool { return s.State == "running" })
 	d.stop(syscall.SIGTERM)

@@ -219,8 +219,8 @@ func TestReloadCommand(t *testing.T) {
 	prints(exitDone, "no differences\n", "", "--open")
 	write(strings.Replace(string(text), "step   = 10", "step = 20", 1))
 	want(t, exitConfig,
-		"stream orders: step: 10 → 20: the guarantee of the open epoch 1 of task orders-0 depends on it: close the "+
-			"epoch first: streamdp epoch close orders", "reload", "-c", s.config)
+		"stream orders: step: 10 → 20: the guarantee of the open epoch 1 of task orders-0 depends on this key: close "+
+			"the epoch first: streamdp epoch close orders", "reload", "-c", s.config)
 	write(strings.Replace(string(text), "[http]", "[kafka.tls]\n[http]", 1))
 	prints(exitConfig,
 		"removed sales\nchanged orders\n  output.create: false → true\nchanged outside of streams\n"+

@@ -271,7 +271,7 @@ func New(cfg Config, mu float64, adjacency dp.Adjacency, bits int) (*Warmup, err
 	if least := w.Needed(); cfg.Records < least {
 		return nil, &fault.Fault{Key: "warmup", Value: cfg.Records,
 			Rule: fmt.Sprintf(
-				"must be at least %d offsets; fewer records cannot be told from the noise", least)}
+				"must be at least %d offsets: the counts of fewer records would be lost in the noise", least)}
 	}
 	for _, s := range w.taken {
 		// Try the fewest and the most histograms that are possible: the numbers of circles and of frozen columns are

@@ -240,7 +240,7 @@ func (c *Client) TopicConfig(ctx context.Context, topic string, keys ...string) 
 // and waits until the brokers know it. A topic that already exists is left unchanged, without an error.
 func (c *Client) CreateTopic(ctx context.Context, name string, partitions int, config map[string]string) error {
 	if len(c.topics) > 0 && !slices.Contains(c.topics, name) {
-		return localError("create_topics", name, -1, kindUsage, "the topic is not among those that this client follows")
+		return localError("create_topics", name, -1, kindUsage, "this client does not follow the topic")
 	}
 	err := c.createTopic(ctx, name, partitions, -1, config)
 	var e *Error

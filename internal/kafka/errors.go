@@ -172,9 +172,9 @@ type Evidence string
 // These are the possible values of ReplacedError's evidence.
 const (
 	// AnchorDiffers: the record at the anchor's offset has another content, or now belongs to an aborted transaction.
-	AnchorDiffers Evidence = "the last record read has different content now"
+	AnchorDiffers Evidence = "the last record that was read now has different content"
 	// AnchorVanished: the anchor's offset has no record any more, although the log has earlier and later offsets.
-	AnchorVanished Evidence = "the last record read is missing from the middle of the log"
+	AnchorVanished Evidence = "the last record that was read is missing, although the log has earlier and later offsets"
 	// ClusterChanged: the brokers belong to another cluster.
 	ClusterChanged Evidence = "the brokers report another cluster id"
 	// EpochWentBack: the leader epoch decreased, which it never does during the life of a topic.
@@ -191,7 +191,7 @@ type ReplacedError struct {
 
 // Error returns the evidence.
 func (e *ReplacedError) Error() string {
-	return fmt.Sprintf("%s/%d at offset %d: not the log that was read before: %s",
+	return fmt.Sprintf("%s/%d at offset %d: this is not the log that was read before: %s",
 		e.Topic, e.Partition, e.Next, e.Evidence)
 }
 

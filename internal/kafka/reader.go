@@ -133,14 +133,15 @@ func (c *Client) NewReader(o ReaderOptions, p Position) (*Reader, error) {
 		return nil, fmt.Errorf("kafka reader: max wait is %v, must be in [1ms, 1m]", o.MaxWait)
 	case o.PartitionMaxBytes < 1 || o.MaxBytes <= o.PartitionMaxBytes || o.MaxBytes > 1<<30:
 		return nil,
-			fmt.Errorf("kafka reader: partition max bytes is %d and max bytes %d, must be positive and in this order",
+			fmt.Errorf("kafka reader: partition max bytes is %d and max bytes is %d, must be positive, and the first "+
+				"at most the second",
 				o.PartitionMaxBytes, o.MaxBytes)
 	case o.MaxRecordBytes < 1 || o.MaxRecordBytes > 1<<30:
 		return nil, fmt.Errorf("kafka reader: max record bytes is %d, must be in [1, 1073741824]", o.MaxRecordBytes)
 	case p.Next < 0:
 		return nil, fmt.Errorf("kafka reader: next offset is %d, must not be negative", p.Next)
 	case p.Anchor != nil && (p.Anchor.Offset < 0 || p.Anchor.Offset >= p.Next):
-		return nil, fmt.Errorf("kafka reader: anchor is at %d, must be in [0, %d)", p.Anchor.Offset, p.Next)
+		return nil, fmt.Errorf("kafka reader: the anchor's offset is %d, must be in [0, %d)", p.Anchor.Offset, p.Next)
 	}
 	r := &Reader{
 		c: c, o: o,

@@ -101,7 +101,7 @@ func (bearerSession) Challenge(answer []byte) (bool, []byte, error) {
 	}
 	var why struct{ Status string }
 	if json.Unmarshal(answer, &why) != nil || len(why.Status) > 100 {
-		why.Status = "without a reason"
+		why.Status = "no reason given"
 	}
 	return false, nil, fmt.Errorf("the broker refused the token: %q", why.Status)
 }

@@ -140,7 +140,7 @@ func TestBearer(t *testing.T) {
 		t.Errorf("accepted: %v %q %v", done, more, err)
 	}
 	for answer, want := range map[string]string{
-		`{"status":"invalid_token","scope":""}`: `"invalid_token"`, "x": "without a reason",
+		`{"status":"invalid_token","scope":""}`: `"invalid_token"`, "x": "no reason given",
 	} {
 		if done, _, err := s.Challenge([]byte(answer)); done || err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v %v", answer, done, err)

@@ -81,7 +81,8 @@ func NewGram(dim int, squared, mu float64, a dp.Adjacency, bits int) (*Gram, err
 	g.limit = math.Ldexp(1, 62) / (math.Ldexp(k*k, 2*rows.Exp-g.exp) + 1)
 	if g.exp < 2*rows.Exp || !(dp.MaxDraw*g.SD/step < 1<<51) {
 		return nil,
-			fmt.Errorf("noise of deviation %g for a Gram matrix of rows of squared norm %g does not fit a lattice",
+			fmt.Errorf("no lattice fits noise of standard deviation %g for a Gram matrix whose rows have squared "+
+				"norm %g",
 				sd, squared)
 	}
 	g.sum = g.newPartial()

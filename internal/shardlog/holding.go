@@ -134,7 +134,7 @@ func leap(seq uint64) uint64 {
 // take makes this instance the owner, and then reads the shard.
 func (h *Holding) take(ctx context.Context, fit func(*logs) error) (*logs, error) {
 	if err := h.log.Confirm(ctx); err != nil {
-		return nil, fmt.Errorf("ask the group: %w", err)
+		return nil, fmt.Errorf("ask the group for the shard's owner: %w", err)
 	}
 	if err := h.log.Fence(ctx, h.o.Timeout); err != nil {
 		return nil, fmt.Errorf("fence the former owner: %w", err)
@@ -374,7 +374,7 @@ func (h *Holding) plan(put map[string]Value, remove []string, lines [][]byte) (*
 			w = h.seals.under[v.Under]
 		}
 		if v.Under != "" && w == nil {
-			return nil, fmt.Errorf("internal: value %q is under %q, which is not a secret", key, v.Under)
+			return nil, fmt.Errorf("internal: value %q is encrypted under %q, which is not a secret", key, v.Under)
 		}
 		records, err := h.seals.seal(key, p.seq, v, w)
 		if err != nil {
@@ -398,7 +398,7 @@ func (h *Holding) keepsSecrets(p *plan) error {
 		}
 		for other, k := range h.known {
 			if _, changed := p.known[other]; k.under == key && !changed {
-				return fmt.Errorf("internal: secret %q changes, but %q is still under it", key, other)
+				return fmt.Errorf("internal: secret %q changes, but %q is still encrypted under it", key, other)
 			}
 		}
 	}
@@ -438,7 +438,7 @@ func (h *Holding) keep(ctx context.Context) {
 	}
 }
 
-var errClosed = errors.New("the holding was closed")
+var errClosed = errors.New("the shard's logs are closed: this instance gave up the shard")
 
 // Close ends the holding and its log, and overwrites its keys. It waits for an update in progress.
 func (h *Holding) Close() {

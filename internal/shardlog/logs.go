@@ -40,7 +40,7 @@ func load(ctx context.Context, r Reader, o Options, seals *sealer, token string)
 	size := 0
 	err := r.ReadLedger(ctx, func(r Record) error {
 		if r.Key != nil || r.Value == nil || len(r.Value) > MaxLine {
-			return &HaltError{HaltLedger, errors.New("the ledger has a record that is not a line")}
+			return &HaltError{HaltLedger, errors.New("the ledger's topic has a record that is not a ledger line")}
 		}
 		if t.genesis == nil {
 			g, err := ParseGenesis(r.Value)
@@ -59,7 +59,7 @@ func load(ctx context.Context, r Reader, o Options, seals *sealer, token string)
 	if t.genesis == nil {
 		if len(t.state.records) > 0 || o.Witness != nil {
 			return nil, errAgain{&HaltError{HaltLedger, errors.New("the ledger is empty, although the state or the " +
-				"witness refers to it")}}
+				"witness refers to a line of it")}}
 		}
 		return t, nil
 	}
@@ -82,8 +82,8 @@ func load(ctx context.Context, r Reader, o Options, seals *sealer, token string)
 			return nil, &HaltError{HaltWitness,
 				errors.New(
 					"the witness in the state directory belongs to another ledger: of another group, or of topics " +
-						"that were recreated since; if that was intended, remove the directory witness; if not, the " +
-						"ledger was replaced")}
+						"that were recreated since; if you changed the group or recreated its topics, remove the " +
+						"directory witness; if not, somebody replaced the ledger")}
 		}
 		if err := t.has(head{w.Lines, w.Hash}, HaltWitness, "the witness in the state directory"); err != nil {
 			return nil, err

@@ -195,7 +195,8 @@ func (i *importing) Read() (err error) {
 	case len(i.Ledger.Entries) == 0:
 		return fmt.Errorf("the ledger of %s is empty: there is nothing to import", i.dir)
 	case i.Ledger.Foreign():
-		return fmt.Errorf("the ledger of %s is under key %s, but the key file holds key %s", i.dir, i.Ledger.KeyID,
+		return fmt.Errorf("the ledger of %s is authenticated with key %s, but the key file holds key %s",
+			i.dir, i.Ledger.KeyID,
 			i.Ledger.Key.ID)
 	}
 	i.move = ledger.EntryMove{Group: i.G.C.Cluster.Group, Cluster: i.G.Genesis.Cluster}
@@ -224,10 +225,11 @@ func (i *importing) Divide() error {
 			continue
 		case e.Unit != "" || e.Person != nil:
 			return fmt.Errorf(
-				"cannot import the ledger: it has epochs that protect persons (stream %s), and with [cluster] a "+
-					"population has no ledger of its own", e.Stream)
+				"cannot import the ledger: it has epochs that protect persons (stream %s), and [cluster] does not "+
+					"support ledgers of populations", e.Stream)
 		case e.Kind == ledger.KindImported:
-			return fmt.Errorf("%w: the ledger of a directory must not have lines of an import", failure.ErrState)
+			return fmt.Errorf("%w: the directory's ledger has lines of an import, which only the ledger of a group "+
+				"can have", failure.ErrState)
 		case e.Partition == core.Merged && c.Assign != config.AssignTopic:
 			return fmt.Errorf(
 				"the ledger has merged epochs (stream %s): set cluster.assign = %q, so that all partitions of a "+
@@ -299,7 +301,8 @@ func (i *importing) take(ctx context.Context, shard int) (err error) {
 		}
 		for _, src := range e.Sources() {
 			if into.HasSource(src) {
-				return fmt.Errorf("the group has already charged %s/%d: its limit cannot be continued from two ledgers",
+				return fmt.Errorf("the group has already charged epochs over %s/%d: the limit of a partition cannot "+
+					"be enforced by two ledgers",
 					src.Topic, src.Partition)
 			}
 		}

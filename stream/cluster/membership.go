@@ -422,7 +422,7 @@ func (s *Member) work(p *assignment, held *shardlog.Holding, log *slog.Logger) e
 	s.process.Metrics.Owns(-1)
 	c.Gone()
 	if p.ctx.Err() != nil && held.Err() == nil {
-		log.Info("shard given up")
+		log.Info("stopped running the shard")
 		s.process.Metrics.Lost(monitor.ReasonGiven)
 		return p.ctx.Err()
 	}
@@ -451,7 +451,8 @@ func (s *Member) shardFailure(ctx context.Context, held *shardlog.Holding, cause
 	defer cancel()
 	if err := held.Affirm(ctx); err != nil {
 		if cause != nil && !errors.Is(cause, errLost) {
-			s.process.Log.Warn("lost a shard; this error came before the loss", "error", cause.Error())
+			s.process.Log.Warn("lost a shard: its tasks stopped with this error before the loss was noticed",
+				"error", cause.Error())
 		}
 		return err
 	}

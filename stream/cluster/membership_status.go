@@ -87,7 +87,7 @@ func memberStatus(m kgroup.MemberInfo, scheme string) MemberStatus {
 
 // standbys maps each reason of Status.Standby to its explanation.
 var standbys = map[string]string{
-	kgroup.StandbyKey:           "most instances have another key",
+	kgroup.StandbyKey:           "most instances have another master key",
 	kgroup.StandbyConfiguration: "most instances have another configuration",
 	kgroup.StandbyFormat:        "most instances write a format that this version does not read",
 	kgroup.StandbyUnreadable:    "the other instances could not read this instance's profile",

@@ -166,8 +166,8 @@ func (t *requestTopic) await(ctx context.Context, id string, from int64, life, p
 	defer cancel(nil)
 	late := time.AfterFunc(life, func() {
 		cancel(
-			fmt.Errorf("no instance took the request within %v: check with streamdp cluster status that one owns "+
-				"shard %d",
+			fmt.Errorf("no instance accepted the request within %v: check with streamdp cluster status that an "+
+				"instance owns shard %d",
 				life, t.shard))
 	})
 	defer late.Stop()
@@ -180,8 +180,8 @@ func (t *requestTopic) await(ctx context.Context, id string, from int64, life, p
 			late = time.AfterFunc(patience, func() {
 				cancel(
 					fmt.Errorf(
-						"an instance took the request but has not answered within %v: streamdp epoch list shows "+
-							"whether it was carried out", patience))
+						"an instance accepted the request but has not answered within %v: streamdp epoch list shows "+
+							"whether the request was carried out", patience))
 			})
 		case part == partAnswered:
 			if json.Unmarshal(rec.Value, &answer) != nil {
@@ -281,8 +281,8 @@ func (s *requestServer) caughtUp(ctx context.Context) error {
 	for id := range s.taken {
 		s.answer(ctx, id,
 			errors.New(
-				"the instance that took the request stopped, or lost the shard: streamdp epoch list shows whether "+
-					"it was carried out"))
+				"the instance that accepted the request stopped, or lost the shard: streamdp epoch list shows "+
+					"whether the request was carried out"))
 	}
 	for id := range s.open {
 		if err := s.take(ctx, id); err != nil {

@@ -143,7 +143,7 @@ func TestRequests(t *testing.T) {
 	}
 	for _, id := range []string{"late", "forged", "moved"} {
 		if err := r.await(id, 50*time.Millisecond); err == nil ||
-			!strings.Contains(err.Error(), "no instance took the request") {
+			!strings.Contains(err.Error(), "no instance accepted the request") {
 			t.Errorf("%s: %v", id, err)
 		}
 	}

@@ -112,7 +112,7 @@ func newCodec(f Format, user string) (Codec, error) {
 	name := f.Name
 	faults.Check(len(f.Columns) > 0, "columns", "must name at least one column", nil)
 	faults.Check(user == "" ||
-		!column.Pathless(name), "key", "must not be a field for codecs whose columns have no paths", nil)
+		!column.Pathless(name), "key", "must not be \"field:…\" for codecs whose columns have no paths", nil)
 	seen := make(map[string]bool, len(f.Columns))
 	for _, c := range f.Columns {
 		faults.Check(c != "", "columns", "must not hold an empty name", nil)

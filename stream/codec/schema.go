@@ -177,7 +177,7 @@ func newSchemaCodec(f Format, columns []*column.Column, user string, faults *fau
 	case f.Schema != nil && f.Schema.Format() == f.Name:
 		c.fit = c.fitTo(f.Schema)
 	default:
-		faults.Add("codec", "must have a schema, or a registry with schemas", f.Name)
+		faults.Add("codec", "needs a schema file, or a registry with schemas", f.Name)
 	}
 	return c
 }

@@ -214,7 +214,7 @@ func TestSchemaPlain(t *testing.T) {
 	}
 	for _, f := range []Format{{Name: "avro"}, {Name: "avro", Schema: have[20]}, {Name: "protobuf", Schema: have[1]}} {
 		f.Columns = []string{"a"}
-		if _, err := NewDecoder(f, 1); err == nil || !strings.Contains(err.Error(), "codec: must have a schema") {
+		if _, err := NewDecoder(f, 1); err == nil || !strings.Contains(err.Error(), "codec: needs a schema") {
 			t.Errorf("%+v: %v", f, err)
 		}
 	}

@@ -50,7 +50,7 @@ func newUser(f Format, key *[persons.KeyBytes]byte) (*user, error) {
 	case isField && path != "" && f.Gradient == 0 && f.schematic():
 		u.alone = newSchemaCodec(f, nil, path, &faults)
 	case isField && path != "":
-		faults.Add("key", "must not be a field for codecs whose columns have no paths", f.User)
+		faults.Add("key", "must not be \"field:…\" for codecs whose columns have no paths", f.User)
 	case f.User != recordKey:
 		faults.Add("key", `must be "record-key", "field:PATH" or "header:NAME"`, f.User)
 	}
@@ -145,7 +145,7 @@ func (c *jsonCodec) addUser(path string, bits *int, faults *fault.List) (longest
 		return 0
 	}
 	if c.root.elements != nil {
-		faults.Add("key", "must not be a field if columns are elements of an array", path)
+		faults.Add("key", "must not be \"field:…\" if columns are elements of an array", path)
 		return 0
 	}
 	o := c.root
@@ -154,7 +154,7 @@ func (c *jsonCodec) addUser(path string, bits *int, faults *fault.List) (longest
 		longest = max(longest, len(name))
 		m, last := o.members[name], k == len(names)-1
 		if m != nil && (last || m.object == nil || m.object.elements != nil) {
-			faults.Add("key", "must not be a column, nor inside or around one", path)
+			faults.Add("key", "must not be a column, nor be inside a column or contain one", path)
 			break
 		}
 		if m == nil {

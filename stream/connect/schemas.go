@@ -201,8 +201,8 @@ func (x *Schemas) Reached(log *slog.Logger, show func(on float64), err error) {
 	switch {
 	case changed && failed:
 		log.Warn(
-			"the schema registry does not answer: records with known schemas are decoded; others wait some seconds "+
-				"and then give no rows", "error", err.Error())
+			"the schema registry does not answer: records with known schemas are decoded; all other records wait "+
+				"some seconds and then give no rows", "error", err.Error())
 	case changed:
 		log.Info("the schema registry answers again")
 	}

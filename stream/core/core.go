@@ -98,7 +98,7 @@ func (c *Core) Resume(state []byte, step uint64, h dp.Transcript, next []int64) 
 	}
 	for _, p := range c.persons {
 		if p.Closed() != step {
-			return errors.New("checkpoint: persons and step disagree")
+			return errors.New("checkpoint: its data about persons do not belong to its step")
 		}
 	}
 	c.step, c.transcript = step, h
@@ -113,7 +113,7 @@ func (c *Core) Resume(state []byte, step uint64, h dp.Transcript, next []int64) 
 	}
 	c.openStep()
 	if !same || total != c.first {
-		return errors.New("checkpoint: position and step disagree")
+		return errors.New("checkpoint: its position does not belong to its step")
 	}
 	return nil
 }
@@ -241,7 +241,7 @@ func (c *Core) openPersons() {
 // Errors: an offset before the step's first one, or steps that are not by the clock.
 func (c *Core) Until(end int64) error {
 	if len(c.at) != 1 || end < c.first {
-		return errors.New("internal: a step ends at an impossible offset")
+		return errors.New("internal: a step would end at an impossible offset")
 	}
 	c.end = end
 	return nil

@@ -84,7 +84,7 @@ func (c *Core) leaves(step uint64, next []int64) []*Leaf {
 func (c *Core) NewSum() (*Sum, error) {
 	e, ok := c.mech.Estimator.(mergeable)
 	if !ok {
-		return nil, errors.New("the mechanism's steps can't be merged")
+		return nil, errors.New("the mechanism cannot merge partitions")
 	}
 	part, err := e.NewPart()
 	return &Sum{part: part, persons: c.persons != nil}, err
@@ -113,7 +113,7 @@ func (l *Leaf) End() int64 { return l.open.end }
 // step's first offset.
 func (l *Leaf) Until(end int64) error {
 	if end < l.open.first {
-		return errors.New("internal: a step ends before it begins")
+		return errors.New("internal: a step would end before it begins")
 	}
 	l.open.end = end
 	return nil
@@ -180,12 +180,12 @@ func (l *Leaf) Close() *Sum {
 // Errors: sums of other steps or partitions. Then no noise is drawn.
 func (c *Core) Merge(sums []*Sum, emptied func()) ([]Message, error) {
 	if len(sums) != len(basesOf(c.encoder.m)) {
-		return nil, errors.New("internal: the sums do not match the partitions")
+		return nil, errors.New("internal: the number of sums differs from that of the partitions")
 	}
 	for i, s := range sums {
 		if s.index != i || s.step != c.step+1 ||
 			c.at != nil && (s.offsets.first != c.at[i] || s.offsets.end < c.at[i]) {
-			return nil, errors.New("internal: a sum of another step or partition")
+			return nil, errors.New("internal: the sum belongs to another step or partition")
 		}
 	}
 	offsets := make([]span, len(sums))

@@ -77,17 +77,17 @@ func ParseManifest(data []byte) (*Manifest, error) {
 	dec.DisallowUnknownFields()
 	var m Manifest
 	if err := dec.Decode(&m); err != nil {
-		return nil, errors.New("manifest: not a manifest of this version")
+		return nil, errors.New("manifest: the file is not a manifest of this version")
 	}
 	if _, err := dec.Token(); err != io.EOF {
-		return nil, errors.New("manifest: text after its end")
+		return nil, errors.New("manifest: the file has text after the manifest's end")
 	}
 	if m.Format != ManifestFormat {
-		return nil, fmt.Errorf("manifest: format %d, this version reads %d", m.Format, ManifestFormat)
+		return nil, fmt.Errorf("manifest: it has format %d, but this version reads only %d", m.Format, ManifestFormat)
 	}
 	var compact bytes.Buffer
 	if err := json.Compact(&compact, m.Config); err != nil {
-		return nil, errors.New("manifest: no configuration in it")
+		return nil, errors.New("manifest: it has no configuration")
 	}
 	m.Config = compact.Bytes()
 	digest := config.DigestOf(m.Config, m.Versions)

@@ -141,7 +141,7 @@ func NewMechanism(s *config.Stream, plan json.RawMessage, initial []float64) (*M
 		return nil, err
 	}
 	if s.User != nil && !(m.norm > 0) {
-		return nil, errors.New(d.String() + " has the noise of single records, not of persons")
+		return nil, errors.New(d.String() + " has noise that protects single records, not persons")
 	}
 	return d.described(m, s), nil
 }
@@ -229,7 +229,7 @@ func LearntBy(mechanism string, state []byte) ([]float64, error) {
 		}
 		return l.of(state)
 	}
-	return nil, errors.New("the mechanism passes no parameters on")
+	return nil, errors.New("this mechanism has no parameters that the next epoch could start with")
 }
 
 // learner returns a learning mechanism, given the name of its table, which is also its name in the ledger.

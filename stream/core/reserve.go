@@ -56,8 +56,8 @@ func Reserve(c *config.Config, s *config.Stream) (*Reserved, error) {
 		if r.Sketches, err = dp.Reserve(dp.Compose(costs...), p.LimitEpsilon, p.LimitDelta); err != nil {
 			return nil,
 				fmt.Errorf(
-					"limit_epsilon %g at delta %g does not cover one epoch of all streams of topic %s together "+
-						"(%s), which a solver with sketches requires: %w",
+					"limit_epsilon %g at delta %g does not cover one epoch of each stream of topic %s (%s), as a "+
+						"solver with sketches requires: %w",
 					p.LimitEpsilon, p.LimitDelta, s.Input.Topic, strings.Join(names, ", "), err)
 		}
 	}

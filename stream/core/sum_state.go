@@ -15,7 +15,7 @@ type movable interface {
 	Reset()
 }
 
-var errNotMovable = errors.New("the mechanism's sums cannot be moved to another process")
+var errNotMovable = errors.New("the mechanism's sums cannot be sent to another process")
 
 // AppendBinary appends the exact sum to b: the partition's place in the manifest, step, offsets, number of records, and
 // the integers or rows of the estimator's part. [Sum.UnmarshalBinary] parses it in another process, for the same
@@ -49,7 +49,7 @@ func (s *Sum) UnmarshalBinary(data []byte) error {
 	index, step, first, end, records := r.Index(1<<31-1), r.Uint(), r.Int(), r.Int(), r.Uint()
 	if r.Bad || step == 0 || first < 0 || end < first || records > uint64(end-first) {
 		part.Reset()
-		return errors.New("sum of a step: damaged")
+		return errors.New("the sum of a step is damaged")
 	}
 	if err := part.UnmarshalBinary(r.B); err != nil {
 		return err
@@ -73,7 +73,7 @@ func (s *Sum) Reset() error {
 // Errors: a sum of another partition, step or offsets. Then the step stays open.
 func (l *Leaf) Take(s *Sum) error {
 	if l.persons != nil || s.index != l.index || s.step != l.step || s.offsets != l.open {
-		return errors.New("a sum of another step or partition")
+		return errors.New("the sum belongs to another step or partition")
 	}
 	l.step++
 	l.bound()

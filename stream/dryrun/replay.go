@@ -82,10 +82,11 @@ func NewReplay(
 // readsFiles returns an error if the stream needs data that a file does not hold.
 func readsFiles(s *config.Stream) error {
 	if core.FormatOf(s).Gradient > 0 {
-		return errors.New("takes gradients with the step of their parameters in a header, but a file has no headers")
+		return errors.New("gradients need a header with the step of their parameters, but records of a file have no " +
+			"headers")
 	}
 	if s.User != nil {
-		return errors.New("protects persons, whose keys are in records, but a file has no keys")
+		return errors.New("persons need a user key in each record, but records of a file have no keys")
 	}
 	return nil
 }

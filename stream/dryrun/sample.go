@@ -42,7 +42,8 @@ func NewSample(x *connect.Schemas, s *config.Stream) (*Sample, error) {
 		return nil, err
 	}
 	if f.Gradient > 0 {
-		return nil, errors.New("takes gradients, which need a header, but a file has no headers")
+		return nil, errors.New("gradients need a header with the step of their parameters, but records of a file " +
+			"have no headers")
 	}
 	whole, err := f.Codec()
 	if err != nil {

@@ -23,7 +23,7 @@ func (k *Keeper) takeBack(ctx context.Context, opened *ledger.Entry) error {
 	if err := k.DoDisk(ctx, func() error { return k.Store.DestroySecret(opened.Epoch) }); err != nil {
 		return err
 	}
-	k.Log.Warn("the epoch was charged but never began: taking its charge back", "epoch", opened.Epoch)
+	k.Log.Warn("the epoch was charged but never began: cancelling its charge", "epoch", opened.Epoch)
 	if err := k.DoDisk(ctx, func() error { return k.D.Ledger.Void(opened) }); err != nil {
 		return err
 	}
@@ -115,7 +115,7 @@ func (k *Keeper) CloseStopped(ctx context.Context, opened *ledger.Entry, drop bo
 				err = output.ErrBehind
 			}
 			return fmt.Errorf(
-				"%d releases of the epoch are committed and may not be published: %w; discard them with --drop-outbox",
+				"%d committed releases of the epoch are perhaps not published: %w; discard them with --drop-outbox",
 				len(left), err)
 		}
 		if len(left) > 0 {

@@ -19,8 +19,8 @@ func (k *Keeper) ledgerIsNewest() error {
 	}
 	if known := k.D.Ledger.NextEpoch(k.Task) - 1; n > known {
 		return failure.Haltf(failure.State,
-			"there are files of epoch %d, but the ledger has epochs only up to %d: it is missing or an old copy; "+
-				"restore the newest one or, if there is none: streamdp ledger repair", n, known)
+			"there are files of epoch %d, but the ledger has epochs only up to %d: the ledger is missing or an old "+
+				"copy; restore the newest ledger or, if there is none: streamdp ledger repair", n, known)
 	}
 	return nil
 }
@@ -46,8 +46,9 @@ func (s *Shard) ledgerHasAll() error {
 		}
 		if known := s.Ledger.NextEpoch(t) - 1; n > known {
 			return failure.Haltf(failure.State,
-				"there are files of epoch %d of task %s, but the ledger has its epochs only up to %d: it is missing "+
-					"or an old copy; restore the newest one or, if there is none: streamdp ledger repair", n, t, known)
+				"there are files of epoch %d of task %s, but the ledger has epochs of this task only up to %d: the "+
+					"ledger is missing or an old copy; restore the newest ledger or, if there is none: streamdp "+
+					"ledger repair", n, t, known)
 		}
 		cp, err := s.CheckpointOf(t)
 		if err != nil && !errors.Is(err, state.ErrCheckpoint) {
@@ -56,7 +57,7 @@ func (s *Shard) ledgerHasAll() error {
 		if err == nil && cp != nil && !s.Ledger.Knows(cp.Ledger) {
 			return failure.Haltf(failure.State,
 				"the checkpoint of task %s was written with a newer ledger: the ledger is an old copy; restore the "+
-					"newest one or, if there is none: streamdp ledger repair", t)
+					"newest ledger or, if there is none: streamdp ledger repair", t)
 		}
 	}
 	return nil
@@ -95,7 +96,7 @@ func (k *Keeper) Recoverable(ctx context.Context, opened *ledger.Entry) error {
 		return err
 	}
 	return failure.Haltf(failure.State,
-		"the checkpoint of epoch %d is missing, and %s/%d holds no release of it: restore it from a backup, or open a "+
-			"new epoch: streamdp epoch open %s",
+		"the checkpoint of epoch %d is missing, and %s/%d holds no release of this epoch: restore the checkpoint "+
+			"from a backup, or open a new epoch: streamdp epoch open %s",
 		opened.Epoch, k.S.Output.Topic, k.S.Output.Partition, failure.EpochArgs(k.Task))
 }

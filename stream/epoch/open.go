@@ -159,7 +159,7 @@ func (k *Keeper) planOpening(ctx context.Context, req OpenRequest) (*opening, er
 	if k.S.Step.Clock() > 0 {
 		if n := len(logs); k.S.Slots() < uint64(n) {
 			return nil, failure.Haltf(failure.Configuration,
-				"step_max = %d is less than the %d partitions: each needs a part of it", k.S.Slots(), n)
+				"step_max = %d is less than the %d partitions: each needs at least one of these slots", k.S.Slots(), n)
 		}
 		if o.boundaries, err = k.boundaryTopic().Opened(ctx); err != nil {
 			return nil, err

@@ -88,16 +88,17 @@ func (k *Keeper) ResumeAt(ctx context.Context, opened *ledger.Entry, start start
 	users, err := state.OpenPersons(k.Store, c, cp)
 	if errors.Is(err, persons.ErrDamaged) {
 		return nil, failure.Haltf(failure.State,
-			"epoch %d: %w: streamdp recover%s reads the log again from the commit before, or from the "+
-				"epoch's beginning; "+
-				"or open a new epoch: streamdp epoch open %s", m.Epoch, err, failure.TaskFlags(k.Task),
+			"epoch %d: %w: run streamdp recover%s, which reads the log again from the previous commit, or from the "+
+				"epoch's beginning; or open a new epoch: streamdp epoch open %s",
+			m.Epoch, err, failure.TaskFlags(k.Task),
 			failure.EpochArgs(k.Task))
 	}
 	if err != nil {
 		return nil, err
 	}
 	if err := c.Resume(cp.State, cp.Step, cp.Transcript, cp.Nexts()); err != nil {
-		return nil, failure.Haltf(failure.State, "%w: streamdp recover%s, or open a new epoch: streamdp epoch open %s",
+		return nil, failure.Haltf(failure.State, "%w: run streamdp recover%s, or open a new epoch: streamdp epoch "+
+			"open %s",
 			err, failure.TaskFlags(k.Task), failure.EpochArgs(k.Task))
 	}
 	if err := k.unmark(ctx, m.Epoch); err != nil {
@@ -156,8 +157,8 @@ func (k *Keeper) SameConfiguration(m *core.Manifest) error {
 		return nil
 	}
 	return failure.Haltf(failure.Configuration,
-		"the configuration differs from that of the open epoch %d, on which its guarantee depends:\n  %s\n"+
-			"undo the change, or open a new epoch: streamdp epoch open %s", m.Epoch, strings.Join(changes, "\n  "),
+		"the configuration differs in keys on which the guarantee of the open epoch %d depends:\n  %s\nundo the "+
+			"change, or open a new epoch: streamdp epoch open %s", m.Epoch, strings.Join(changes, "\n  "),
 		failure.EpochArgs(k.Task))
 }
 
@@ -199,8 +200,9 @@ func (k *Keeper) lastCommit(ctx context.Context, opened *ledger.Entry, m *core.M
 	switch {
 	case errors.Is(err, state.ErrCheckpoint):
 		return nil, failure.Haltf(failure.State,
-			"%w: streamdp recover%s goes back to the commit before it, or to the epoch's beginning, and compares "+
-				"with what is published; or open a new epoch: streamdp epoch open %s", err, failure.TaskFlags(k.Task),
+			"%w: run streamdp recover%s, which goes back to the previous commit, or to the epoch's beginning, and "+
+				"compares its releases with the published ones; or open a new epoch: streamdp epoch open %s",
+			err, failure.TaskFlags(k.Task),
 			failure.EpochArgs(k.Task))
 	case err != nil:
 		return nil, err
@@ -230,12 +232,12 @@ func (k *Keeper) OfEpoch(cp *state.Checkpoint, m *core.Manifest, file []byte) er
 				"open a new epoch: streamdp epoch open %s",
 			cp.Epoch, m.Epoch, failure.EpochArgs(k.Task))
 	case cp.Manifest != sha256.Sum256(file):
-		return failure.Haltf(failure.State, "manifest of epoch %d: it is not the one that the epoch began with: %s",
+		return failure.Haltf(failure.State, "manifest of epoch %d: the epoch began with another manifest: %s",
 			m.Epoch, failure.Restore(k.Task))
 	case !k.D.Ledger.Knows(cp.Ledger):
 		return failure.Haltf(failure.State,
-			"the checkpoint was written with a newer ledger: the ledger is an old copy; restore the newest one or, "+
-				"if there is none: streamdp ledger repair")
+			"the checkpoint was written with a newer ledger: the ledger is an old copy; restore the newest ledger "+
+				"or, if there is none: streamdp ledger repair")
 	}
 	return nil
 }
@@ -264,7 +266,7 @@ func ManifestOf(t core.Task, opened *ledger.Entry, file []byte) (*core.Manifest,
 		hex.EncodeToString(m.Digest) != opened.Digest || m.Base != opened.First ||
 		m.Incarnation != opened.Incarnation || !sameParts(m, opened) ||
 		opened.Person != nil && opened.Person.Partitions != m.Partitions {
-		return nil, failure.Haltf(failure.State, "manifest of epoch %d: it is not the one that the ledger charged: %s",
+		return nil, failure.Haltf(failure.State, "manifest of epoch %d: the ledger charged another manifest: %s",
 			opened.Epoch, failure.Restore(t))
 	}
 	return m, nil
@@ -286,8 +288,8 @@ func (k *Keeper) Keys(m *core.Manifest) (*dp.Epoch, error) {
 	defer clear(file)
 	if m.KeyID == credentials.KeyID(k.D.Key) && k.D.Ledger.Foreign() {
 		return nil, failure.Haltf(failure.State,
-			"epoch %d was opened with the present key, but no line of the ledger is authenticated with it: "+
-				"somebody has rewritten the ledger; restore the newest one", m.Epoch)
+			"epoch %d was opened with the present key, but no line of the ledger is authenticated with it: somebody "+
+				"has rewritten the ledger; restore the newest ledger", m.Epoch)
 	}
 	return KeysOf(k.D.Key, m, file)
 }
@@ -315,7 +317,8 @@ func KeysOf(key *[32]byte, m *core.Manifest, file []byte) (*dp.Epoch, error) {
 	}
 	if check := keys.Check(); !bytes.Equal(check[:], m.EpochID) {
 		keys.Destroy()
-		return nil, failure.Haltf(failure.Key, "the secret of epoch %d is not the one it was opened with: %s", m.Epoch,
+		return nil, failure.Haltf(failure.Key, "the secret of epoch %d is not the secret with which the epoch was "+
+			"opened: %s", m.Epoch,
 			failure.Restore(m.Task()))
 	}
 	return keys, nil

@@ -283,8 +283,8 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 		}
 		if st.FewValid && st.Unit != "record" {
 			missing = append(missing,
-				fmt.Sprintf("task %s publishes only noise: its published numbers show that possibly none of its "+
-					"records counts",
+				fmt.Sprintf("task %s perhaps publishes only noise: its published numbers show that possibly none of "+
+					"its records counts",
 					core.Task{Stream: st.Stream, Partition: st.Partition}))
 		} else if st.FewValid {
 			missing = append(missing,

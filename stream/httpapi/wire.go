@@ -80,7 +80,8 @@ func (s *Server) streamSeries(w http.ResponseWriter, req *http.Request) {
 	var after uint64
 	if text := req.URL.Query().Get("after"); text != "" {
 		if after, err = strconv.ParseUint(text, 10, 64); err != nil {
-			refuse(w, http.StatusBadRequest, errors.New("after must be a whole number: the n of a release"))
+			refuse(w, http.StatusBadRequest, errors.New("parameter \"after\" must be a whole number: the n of a "+
+				"release"))
 			return
 		}
 	}

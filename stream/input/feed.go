@@ -64,7 +64,8 @@ func LeavesAt(c *core.Core, m *core.Manifest, cp *state.Checkpoint) ([]*core.Lea
 	}
 	if !same {
 		return nil, failure.Haltf(failure.State,
-			"checkpoint: positions and step disagree: streamdp recover%s, or open a new epoch: streamdp epoch open %s",
+			"checkpoint: its positions do not belong to its step: run streamdp recover%s, or open a new epoch: "+
+				"streamdp epoch open %s",
 			failure.TaskFlags(m.Task()), failure.EpochArgs(m.Task()))
 	}
 	return leaves, nil
@@ -126,7 +127,7 @@ func (r *Feed) rowless() string {
 		}
 	}
 	if len(all) == 0 {
-		return "the subjects have no version"
+		return "no subject of the stream has a schema"
 	}
 	last := all[len(all)-1]
 	return fmt.Sprintf("subject %s, version %d (id %d): %s", last.Subject, last.Version, last.ID,

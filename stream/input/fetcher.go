@@ -140,7 +140,8 @@ func (f *Fetcher) fetch(ctx context.Context, b *codec.Batch) error {
 		f.from.Log.Warn("records were deleted before this task read them: counting their offsets as empty", "first",
 			b.First, "offsets", b.Lost)
 	} else if b.AnchorDropped {
-		f.from.Log.Warn("the record that identifies the log was deleted: assuming once that the log is the same",
+		f.from.Log.Warn("the record that identifies the log was deleted: assuming, this one time, that the log is "+
+			"the same",
 			"next_offset", b.Next)
 	}
 	f.logStart.Store(b.LogStart)
@@ -166,7 +167,8 @@ func (r *Feed) LogError(err error) error {
 	switch {
 	case errors.As(err, &gap):
 		return failure.Haltf(failure.Gap,
-			"%w; count them as empty with on_gap = \"null\", or skip them: streamdp epoch open %s", err,
+			"%w; count these offsets as empty with on_gap = \"null\", or skip them in a new epoch: streamdp epoch "+
+				"open %s", err,
 			failure.EpochArgs(r.Task))
 	case errors.As(err, &truncated):
 		return failure.Haltf(failure.Truncated, "%w; a new epoch is needed: streamdp epoch open %s", err,

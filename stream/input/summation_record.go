@@ -37,7 +37,8 @@ const (
 )
 
 // errPartial says that no instance of this group wrote the record for this shard with the present key.
-var errPartial = errors.New("not a record of merged sums, or of another key, group or shard")
+var errPartial = errors.New("the record does not hold a sum of merged streams, or belongs to another key, group or " +
+	"shard")
 
 // partHeader begins a record, in the clear. It gives the record's kind, job and place.
 type partHeader struct {

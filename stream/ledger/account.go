@@ -421,7 +421,7 @@ func (l *Ledger) agrees(e *Entry) error {
 			for was := range t.persons {
 				if was.population == e.Person.Population && was.period != e.Person.Period {
 					return failure.Haltf(failure.Configuration,
-						"epochs of population %s over topic %s protect what a person has in %s, but this one would "+
+						"epochs of population %s over topic %s protect what a person has in %s, but this epoch would "+
 							"protect what a person has in %s: the total cost to a person would have no bound; set "+
 							"period back to its former value", was.population,
 						at.name, unitOf(was.period), unitOf(e.Person.Period))
@@ -451,8 +451,8 @@ func (l *Ledger) agrees(e *Entry) error {
 	for was := range t.persons {
 		if was != (protected{e.Person.Population, e.Person.Key, e.Person.Period}) {
 			return failure.Haltf(failure.Configuration,
-				"earlier epochs over topic %s protect persons of population %s by key %q, but this one would "+
-					"protect those of population %s by key %q: the total cost to a person would have no bound; set "+
+				"earlier epochs over topic %s protect persons of population %s by key %q, but this epoch would "+
+					"protect persons of population %s by key %q: the total cost to a person would have no bound; set "+
 					"population and key back to their former values", e.Topic,
 				was.population, was.key, e.Person.Population, e.Person.Key)
 		}

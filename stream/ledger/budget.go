@@ -25,12 +25,12 @@ func (e *ErrBudget) Error() string {
 	case r == nil:
 	case r.Empty():
 		return fmt.Sprintf(
-			"%s has nothing set aside for sketches, and only its first epoch can set something aside, before the "+
-				"first release: use a solver without sketches", e.account)
+			"no budget of %s is set aside for sketches, and only the first epoch charged to it can set some aside, "+
+				"before the first release: use a solver without sketches", e.account)
 	default:
 		return fmt.Sprintf(
-			"what %s has set aside for sketches is spent: with this epoch, sketches would be charged more than %s; "+
-				"a solver without sketches may still fit",
+			"the budget that %s has set aside for sketches is spent: with this epoch, sketches would be charged more "+
+				"than %s; a solver without sketches may still fit",
 			e.account, core.SketchesInWords(*r))
 	}
 	return fmt.Sprintf(

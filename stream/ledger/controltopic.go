@@ -141,12 +141,13 @@ func (m *ControlTopic) newer() error {
 	switch {
 	case m.forked > 0:
 		return failure.Haltf(failure.ControlTopic,
-			"control topic %s has another line %d of this ledger: a copy of this state directory continued or is "+
-				"running; %s", m.log.Topic, m.forked, way)
+			"control topic %s has another line %d of this ledger: a copy of this state directory is running, or was "+
+				"running and has charged epochs; %s", m.log.Topic, m.forked, way)
 	case len(m.lacks) > 0:
 		return failure.Haltf(failure.ControlTopic,
-			"control topic %s has %d lines that this ledger lacks: this state directory is an old copy; %s; if that "+
-				"copy is lost, take over the lines and open another epoch with: streamdp epoch open", m.log.Topic,
+			"control topic %s has %d lines that this ledger lacks: this state directory is an old copy; %s; if the "+
+				"newest copy is lost, take over the lines and open another epoch with: streamdp epoch open",
+			m.log.Topic,
 			len(m.lacks), way)
 	}
 	return nil
@@ -252,7 +253,8 @@ func (m *ControlTopic) read(ctx context.Context) error {
 	}
 	if start > 0 {
 		return failure.Haltf(failure.ControlTopic,
-			"control topic %s lost its first %d records: delete it, so that all daemons write their lines to it again",
+			"control topic %s lost its first %d records: delete the topic, so that all daemons write their lines to "+
+				"it again",
 			m.log.Topic, start)
 	}
 	if end < m.next {

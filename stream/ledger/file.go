@@ -186,7 +186,8 @@ func Parse(data []byte, key *Key) (*Ledger, error) {
 		if l.KeyID != "" || e.Key != "" || e.MAC != "" || e.Sum != "" {
 			if e.Key != "" {
 				if key != nil && l.KeyID == key.ID && e.Key != key.ID {
-					return nil, fmt.Errorf("%w: line %d is under key %q, but follows lines under the present key",
+					return nil, fmt.Errorf("%w: line %d is authenticated with key %q, but follows lines "+
+						"authenticated with the present key",
 						ErrLedger, n, e.Key)
 				}
 				l.KeyID = e.Key
@@ -200,7 +201,7 @@ func Parse(data []byte, key *Key) (*Ledger, error) {
 			}
 		}
 		if !e.soundUnit() {
-			return nil, fmt.Errorf("%w: line %d protects a unit that this version does not know", ErrLedger, n)
+			return nil, fmt.Errorf("%w: line %d has a unit of protection that this version does not know", ErrLedger, n)
 		}
 		if l.Moved() != nil {
 			return nil, fmt.Errorf("%w: line %d follows the line that moved the tasks away, which must be the "+
@@ -299,8 +300,8 @@ func (l *Ledger) Append(e Entry) error {
 func (l *Ledger) appendLocked(e Entry) error {
 	if l.foreignLocked() && !l.rekeyed {
 		return failure.Haltf(failure.Key,
-			"the ledger's lines are under key %s, but the key file holds key %s: configure the file of the ledger's "+
-				"key; if you changed the key, continue under the new one with: streamdp epoch open "+
+			"the ledger's lines are authenticated with key %s, but the key file holds key %s: configure the file of "+
+				"the ledger's key; if you changed the key, continue under the new one with: streamdp epoch open "+
 				"STREAM", l.KeyID, l.Key.ID)
 	}
 	if m := l.Moved(); m != nil {

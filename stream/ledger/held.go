@@ -60,7 +60,8 @@ func (h *Held) same() error {
 	}
 	if named, err := os.Stat(h.path); err != nil || !os.SameFile(held, named) {
 		return failure.Haltf(failure.State,
-			"ledger %s was replaced by another file while this process had it open: stop, and restore the newest one",
+			"ledger %s was replaced by another file while this process had it open: stop the process, and restore "+
+				"the newest ledger",
 			h.path)
 	}
 	return nil

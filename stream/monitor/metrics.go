@@ -84,7 +84,7 @@ var metricTable = []metricDef{
 		"Topics that match `input.topics` of a pattern, by result: taken, beyond (`input.max_topics` topics are " +
 			"already taken), refused (for example because another pattern has the topic). Alert on beyond and " +
 			"refused.", ""},
-	{"next_offset", "gauge", "–", task, "Offset of the next input record to apply.", "sum"},
+	{"next_offset", "gauge", "–", task, "Offset of the next input record that the task will apply.", "sum"},
 	{"log_end_offset", "gauge", "–", task, "Last stable offset of the input partition.", "sum"},
 	{"lag_records", "gauge", "–", task,
 		"Offsets from next_offset to log_end_offset. For a merged stream, of the partition that is furthest " +
@@ -111,9 +111,9 @@ var metricTable = []metricDef{
 	{"last_release_timestamp_seconds", "gauge", "–", task,
 		"Time of the last acknowledged release of this process, in seconds since 1970.", "least"},
 	{"noise_stddev", "gauge", "–", []string{"stream", "partition", "value"},
-		"Standard deviation of one step's independent noise, in scaled units; for regressions, in clip norms " +
-			"(gradient) and records (all others).", "largest"},
-	{"privacy_mu", "gauge", "–", task, "Gaussian privacy parameter of the epoch.", "largest"},
+		"Standard deviation of one step's independent noise, in scaled units. For regressions, the unit is the clip " +
+			"norm (value gradient) or one record (all other values).", "largest"},
+	{"privacy_mu", "gauge", "–", task, "Privacy parameter μ of the epoch (Gaussian differential privacy).", "largest"},
 	{"privacy_epsilon", "gauge", "–", task, "Epsilon of the epoch at privacy_delta.", "largest"},
 	{"privacy_delta", "gauge", "–", task, "Delta of the epoch.", "largest"},
 	{"privacy_charged_epsilon", "gauge", "–", task,

@@ -339,7 +339,8 @@ func (c *comparison) add(r released) error {
 	case epoch == g.Epoch && step > g.step:
 		if g.horizon > 0 && step > g.horizon {
 			return failure.Haltf(failure.OutputAhead,
-				"%s/%d holds step %d of epoch %d, which ends with step %d: another writer published it; %s",
+				"%s/%d holds step %d of epoch %d, but the epoch ends with step %d: another writer published that "+
+					"step; %s",
 				c.topic, c.partition, step, epoch, g.horizon, g.wayOut())
 		}
 		g.Found[key] = Found{hash, step}
@@ -441,8 +442,8 @@ func (g *ForkGuard) Plausible(ctx context.Context) error {
 	for i, v := range g.opened.Views() {
 		if at := core.EndsAtLeast(g.mech, ahead, len(ends), v.First); at < 0 || at > ends[i] {
 			return failure.Haltf(failure.OutputAhead,
-				"%s/%d holds step %d of epoch %d, whose records are not in the input: %s/%d ends at offset %d; "+
-					"another writer published that release, or the input was replaced; %s",
+				"%s/%d holds step %d of epoch %d, but records of that step are not in the input: %s/%d ends at "+
+					"offset %d; another writer published that release, or the input was replaced; %s",
 				g.At.Topic, g.At.Partition, ahead, g.Epoch, v.Topic, v.Partition, ends[i], g.wayOut())
 		}
 	}
@@ -519,7 +520,7 @@ func (g *ForkGuard) Closed(step uint64, messages []core.Message) (missing []core
 func (g *ForkGuard) unknown(key string) error {
 	return failure.Haltf(failure.OutputAhead,
 		"%s/%d holds release %s, which this state did not make: another copy of the state is running, or another "+
-			"writer published it; %s",
+			"writer published the release; %s",
 		g.At.Topic, g.At.Partition, key, g.wayOut())
 }
 
@@ -535,7 +536,8 @@ func (g *ForkGuard) Incomplete() error {
 // continuedElsewhere returns the halt for an epoch that has ended here but continues elsewhere.
 func (g *ForkGuard) continuedElsewhere(epoch, step uint64) error {
 	return failure.Haltf(failure.OutputAhead,
-		"%s/%d holds step %d of epoch %d, which has ended here: another copy of this state continues it; %s",
+		"%s/%d holds step %d of epoch %d, but this state has ended that epoch: another copy of the state continues "+
+			"it; %s",
 		g.At.Topic, g.At.Partition, step, epoch, g.wayOut())
 }
 

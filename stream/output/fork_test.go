@@ -32,11 +32,11 @@ func TestStrayReleases(t *testing.T) {
 		"orders/0/1/3":                    "orders/0/1/3 differs",
 		"orders/0/1/10":                   "orders/0/1/10 differs",
 		"orders/0/1/11":                   "orders/0/1/11 differs",
-		"orders/0/1/9999":                 "whose records are not in the input",
+		"orders/0/1/9999":                 "records of that step are not in the input",
 		"orders/0/1/10/1":                 "which this state did not make",
 		"orders/0/1/11/7":                 "which this state did not make",
 		"orders/0/2/1":                    "epoch 2, which is not in this ledger",
-		"orders/0/1/18446744073709551615": "whose records are not in the input",
+		"orders/0/1/18446744073709551615": "records of that step are not in the input",
 	} {
 		t.Run(key, func(t *testing.T) {
 			t.Parallel()

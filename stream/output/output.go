@@ -233,8 +233,8 @@ func (o *Output) onlyCopy() string {
 // Differs returns the halt for two different releases of one step.
 func (o *Output) Differs(key string) error {
 	return failure.Haltf(failure.OutputAhead,
-		"release %s differs from the published one: this state is a copy, and the log, the build or the other copy "+
-			"gave different integers; %s",
+		"release %s differs from the published one: another copy of this state published it, and computed different "+
+			"integers because the log, the build or the hardware differs; %s",
 		key, o.wayOut())
 }
 

@@ -347,7 +347,7 @@ func (t *Partition) append(shared []*sending) {
 }
 
 // errOvertaken says that a task must compare releases before it sends anything.
-var errOvertaken = errors.New("the output has releases that were not compared")
+var errOvertaken = errors.New("the output has releases that are not compared yet")
 
 // dropped ends a sending that must not be sent, because its task has stopped waiting, or because the output has
 // releases of the task that the task has not compared. Another task's look may have read them after the task's own

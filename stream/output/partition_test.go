@@ -38,7 +38,7 @@ func TestSharedOutput(t *testing.T) {
 	for key, says := range map[string]string{
 		"orders/1/1/3":    "orders/1/1/3 differs",
 		"orders/1/1/11":   "orders/1/1/11 differs",
-		"orders/1/1/9999": "whose records are not in the input",
+		"orders/1/1/9999": "records of that step are not in the input",
 		"orders/1/2/1":    "epoch 2, which is not in this ledger",
 	} {
 		t.Run(key, func(t *testing.T) {

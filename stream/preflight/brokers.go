@@ -104,7 +104,7 @@ func (q *inquiry) match(ctx context.Context) error {
 		if r.Beyond {
 			beyond[r.Pattern]++
 		} else {
-			q.warn("stream %s: topic %s matches but would not be taken: %s", r.Pattern, r.Topic, r.Reason)
+			q.warn("stream %s: topic %s matches the pattern, but would get no stream: %s", r.Pattern, r.Topic, r.Reason)
 		}
 	}
 	for _, p := range q.cfg.Patterns {
@@ -115,7 +115,8 @@ func (q *inquiry) match(ctx context.Context) error {
 			}
 		}
 		if n := beyond[p.Name]; n > 0 {
-			q.warn("stream %s: %d topics that match would not be taken, because input.max_topics is %d", p.Name, n,
+			q.warn("stream %s: %d topics match the pattern, but would get no stream, because input.max_topics is %d",
+				p.Name, n,
 				p.Input.MaxTopics)
 		}
 		if taken == 0 {
@@ -292,8 +293,8 @@ func (q *inquiry) output(ctx context.Context, s *config.Stream, size int64) erro
 		}
 	}
 	if size > limit {
-		q.fault("stream %s: a release has up to %s, but output topic %s accepts only %s: choose fewer output.values "+
-			"or raise max.message.bytes",
+		q.fault("stream %s: a release takes up to %s, but output topic %s accepts messages of at most %s: choose "+
+			"fewer output.values or raise max.message.bytes",
 			s.Name, words.Size(size), s.Output.Topic, words.Size(limit))
 	}
 	return nil

@@ -94,7 +94,7 @@ func TestCheck(t *testing.T) {
 	}
 	for _, text := range []string{
 		"kafka.control_topic: topic control has 2 partitions", "input topic orders is compacted",
-		"output topic orders.dp accepts only 100 B",
+		"output topic orders.dp accepts messages of at most 100 B",
 	} {
 		if !strings.Contains(err.Error(), text) {
 			t.Errorf("no fault %q:\n%v", text, err)

@@ -27,7 +27,7 @@ func provenCharge(m *core.Manifest, file []byte, cp *state.Checkpoint) (ends []i
 	}
 	named := cp != nil && cp.Epoch == m.Epoch
 	if named && cp.Manifest != sha256.Sum256(file) {
-		return nil, refuse("it is not the one named in the epoch's checkpoint")
+		return nil, refuse("the epoch's checkpoint names another manifest")
 	}
 	s, err := config.StreamOf(m.Stream, m.Config)
 	if err == nil &&
@@ -41,7 +41,7 @@ func provenCharge(m *core.Manifest, file []byte, cp *state.Checkpoint) (ends []i
 	}
 	switch {
 	case err == nil && !m.Cost.Covers(mech.Cost()):
-		return nil, refuse("its mechanism costs more than stated")
+		return nil, refuse("its mechanism costs more than the manifest states")
 	case err == nil && m.Partition == core.Merged:
 		var bases []int64
 		for _, p := range m.Parts {

@@ -99,7 +99,8 @@ func ExportEpoch(cfg *config.Config, key *[32]byte, t core.Task, n uint64, withS
 	}
 	opened := l.Opening(t, n)
 	if opened == nil {
-		return nil, fmt.Errorf("the ledger of %s has no such epoch of %s", cfg.State.Dir, t)
+		return nil, fmt.Errorf("the ledger of %s has no epoch of task %s, or none with the given number",
+			cfg.State.Dir, t)
 	}
 	s := state.TaskStore(cfg.State.Dir, t, key)
 	data, err := state.OS{}.ReadFile(cfg.State.Dir + "/" + ledger.FileName)

@@ -109,7 +109,7 @@ func (r Restorer) bringBack(ctx context.Context, from *Export) error {
 			return err
 		}
 		if opened, err = from.opening(ledger.NewKey(r.D.Key)); err != nil {
-			return failure.Haltf(failure.State, "the ledger in the file: %w", err)
+			return failure.Haltf(failure.State, "the ledger in the exported epoch: %w", err)
 		}
 	}
 	if m, err = epoch.ManifestOf(r.Task, opened, []byte(from.Manifest)); err != nil {

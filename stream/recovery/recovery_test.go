@@ -76,7 +76,7 @@ func TestVerify(t *testing.T) {
 	}{
 		{"a release of a later step", func(r *streamtest.Rig) { publish(r, "orders/0/1/11", "{}") }, "up to step 11"},
 		{"a release that there is none of", func(r *streamtest.Rig) { publish(r, "orders/0/1/0", "{}") },
-			"orders/0/1/0, which the epoch did not make"},
+			"orders/0/1/0, which the epoch does not make at this step"},
 		{"a release of another epoch", func(r *streamtest.Rig) { publish(r, "orders/0/2/1", "{}") },
 			"epoch 2, which the ledger does not know"},
 		{"two releases of a step", func(r *streamtest.Rig) { publish(r, "orders/0/1/4", "{}") },

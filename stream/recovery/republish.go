@@ -85,8 +85,8 @@ func (r Restorer) Republish(ctx context.Context, q RepublishRequest) error {
 	}
 	if found == 0 {
 		return fmt.Errorf(
-			"there is no committed release of %s to publish: state.archive was off, and the brokers have "+
-				"acknowledged all releases; to recompute those of the open epoch, use --from-log", r.Task)
+			"no committed release of %s can be published again: state.archive was off, and the brokers have "+
+				"acknowledged all releases; to recompute the releases of the open epoch, use --from-log", r.Task)
 	}
 	guard := output.AcceptAll(r.Out, end)
 	at, acknowledged := end, false
@@ -223,7 +223,8 @@ func (r Restorer) fromLog(ctx context.Context, opened *ledger.Entry, cp *state.C
 // elsewhere returns the halt for a log from which another transcript is computed than the commit has.
 func (r Restorer) elsewhere() error {
 	return failure.Haltf(failure.Replaced,
-		"the log does not lead to the last commit: it was replaced; start again with: streamdp epoch open %s",
+		"recomputing the epoch from the log does not give the last commit: the log was replaced; start again with: "+
+			"streamdp epoch open %s",
 		failure.EpochArgs(r.Task))
 }
 
@@ -240,8 +241,8 @@ func held(ctx context.Context, o *output.Output, cp *state.Checkpoint) (map[stri
 			return o.UnknownEpoch(epoch)
 		case cp != nil && epoch == cp.Epoch && step > cp.Step:
 			return failure.Haltf(failure.OutputAhead,
-				"%s/%d has step %d of epoch %d, but this state has released only up to step %d: it is an old copy; "+
-					"let streamdp run compare it with the output first",
+				"%s/%d has step %d of epoch %d, but this state has released only up to step %d: the state is an old "+
+					"copy; let streamdp run compare it with the output first",
 				o.At.Topic, o.At.Partition, step, epoch, cp.Step)
 		}
 		there[string(rec.Key)] = core.ReleaseHash(rec.Key, rec.Value, rec.Headers)

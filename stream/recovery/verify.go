@@ -181,7 +181,8 @@ func (a *Audit) epochs(t core.Task) (all []*epochOnFile, err error) {
 		all = append(all, e)
 	}
 	if len(all) == 0 {
-		return nil, fmt.Errorf("the ledger of %s has no such epoch of %s", a.Config.State.Dir, t)
+		return nil, fmt.Errorf("the ledger of %s has no epoch of task %s, or none with the given number",
+			a.Config.State.Dir, t)
 	}
 	return all, nil
 }
@@ -324,7 +325,8 @@ func (a *Audit) verify(ctx context.Context, v *Verification, s *config.Stream, e
 	}
 	if v.Difference == "" && len(published.byKey) > 0 {
 		key, c := published.least()
-		v.Difference = fmt.Sprintf("step %d: the output has release %s, which the epoch did not make", c.step, key)
+		v.Difference = fmt.Sprintf("step %d: the output has release %s, which the epoch does not make at this step",
+			c.step, key)
 	}
 	return nil
 }
@@ -365,7 +367,7 @@ func (p *releases) boundary(_ context.Context, step uint64) (boundary.Boundary, 
 	ends, ok := p.ends[step]
 	if !ok {
 		return boundary.Boundary{}, failure.Haltf(failure.OutputTruncated,
-			"the output lacks the release of step %d, which states the end of the step", step)
+			"the output lacks the release of step %d, so it is unknown at which offsets the step ends", step)
 	}
 	return boundary.Boundary{Step: step, Ends: ends}, nil
 }

@@ -258,8 +258,8 @@ func (p *processor) request(ctx context.Context, q Request) {
 	case p.ending != nil:
 	case q.Kind == RequestRepublish && p.committer.comparing:
 		err = errors.New(
-			"the task is comparing its releases with those in the output, and publishes nothing meanwhile: ask again " +
-				"when status shows that this has ended")
+			"the task is comparing its releases with those in the output, and publishes nothing meanwhile: send the " +
+				"request again when status shows that the comparison has ended")
 	case q.Kind == RequestRepublish:
 		p.interrupted, err = &q, nil
 		return
@@ -285,8 +285,8 @@ func (p *processor) refusal() error {
 	if left := p.committer.unpublished(); p.ending != nil && p.committer.comparing && left > 0 &&
 		!p.ending.Open.DropOutbox {
 		return fmt.Errorf(
-			"%d releases of the epoch are not published, and cannot be while others are compared: try again later, "+
-				"or discard them with --drop-outbox", left)
+			"%d releases of the epoch are not published, and cannot be published while the task compares others: try "+
+				"again later, or discard them with --drop-outbox", left)
 	}
 	return nil
 }

@@ -47,7 +47,7 @@ func (q *Request) ChangesEpoch() bool { return q.Kind == RequestOpen || q.Kind =
 
 // ErrGone says that the task left this process while a request waited. The ledger shows whether the request was carried
 // out.
-var ErrGone = errors.New("the task has left this instance: ask again")
+var ErrGone = errors.New("the task moved to another instance: send the request again")
 
 // Ask gives a request to the task's owner and waits for the answer. ctx is the daemon's context; patience ends the
 // wait.

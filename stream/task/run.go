@@ -240,7 +240,7 @@ func (r *Runner) process(ctx context.Context, l *epoch.OpenEpoch) error {
 		err = p.shutdown()
 	}
 	if p.ending != nil {
-		p.ending.Reply <- errors.New("the task stopped before the epoch could be closed: ask again")
+		p.ending.Reply <- errors.New("the task stopped before the epoch could be closed: send the request again")
 	}
 	return err
 }

@@ -110,8 +110,8 @@ func (r *Runner) Status() monitor.TaskStatus {
 	}
 	if read := s.NextOffset - s.Base; s.State == monitor.StateRunning && read < s.Warmup {
 		s.Message = fmt.Sprintf(
-			"the warm-up takes the first %d records of the epoch; %d are still to come. Numbers are released after "+
-				"that (see the key warmup; plan shows how many records the warm-up needs)",
+			"the warm-up takes the first %d records of the epoch; %d are still to come. Releases have values only "+
+				"after the warm-up (see the key warmup; streamdp plan shows how many records it needs)",
 			s.Warmup, s.Warmup-read)
 	}
 	return s

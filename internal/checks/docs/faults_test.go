@@ -186,7 +186,7 @@ var matrix = []row{
 			"internal/persons.TestJournalFullDisk internal/persons.TestSpill"},
 	{"ledger damaged or an old copy", files, "every bit of a sealed ledger; lines missing, repeated; an older ledger",
 		"refused; nothing is charged; `ledger repair` recomputes it",
-		"exit code 4: `ledger damaged`, or halt `state`: `restore the newest one`",
+		"exit code 4: `ledger damaged`, or halt `state`: `restore the newest ledger`",
 		"stream/recovery.TestLedgerRepair stream/ledger.TestLedgerBits TestLedgerOfTheState " +
 			"stream/ledger.TestLedgerStories"},
 	{"key file or secret changed or missing", files, "four ways", "halts before any noise", "halt `key`",

@@ -186,8 +186,8 @@ func (r *Reader) read(ctx context.Context, topic string, wrote int64, whole bool
 			return 0,
 				fmt.Errorf(
 					"%s/%d: committed records end at offset %d, before this instance's own record at %d: a "+
-						"transaction with another id may be open, or its broker is no longer the "+
-						"leader", topic, partition, end, wrote)
+						"transaction with another id may be open, or the broker that answered is no longer the leader",
+					topic, partition, end, wrote)
 		}
 		if err := soon.Wait(ctx); err != nil {
 			return 0, err

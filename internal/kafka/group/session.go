@@ -233,8 +233,8 @@ func (l *Log) end(ctx context.Context) error {
 		return fmt.Errorf("after EndTxn: %w", err)
 	case id == l.id && epoch == l.epoch+1, id != l.id && epoch == 0: // after epoch 32767 the producer id changes
 	default:
-		return fmt.Errorf("EndTxn returned producer %d, epoch %d; the transaction had producer %d, epoch "+
-			"%d", id, epoch, l.id, l.epoch)
+		return fmt.Errorf("EndTxn returned producer id %d with producer epoch %d, but the transaction had producer "+
+			"id %d with producer epoch %d", id, epoch, l.id, l.epoch)
 	}
 	l.id, l.epoch = id, epoch
 	return nil
@@ -265,8 +265,8 @@ func (l *Log) checkAppended(records []*kgo.Record, state int) (last [2]int64, er
 			at = &last[1]
 		}
 		if r.Offset <= *at {
-			return last, fmt.Errorf("%s/%d took a record at offset %d, although it had one at %d: the topic lost "+
-				"records, or was recreated",
+			return last, fmt.Errorf("%s/%d appended a record at offset %d, although it already had one at offset %d: "+
+				"the topic lost records, or was recreated",
 				r.Topic, r.Partition, r.Offset, *at)
 		}
 		*at = r.Offset
@@ -281,8 +281,8 @@ func (l *Log) same(ctx context.Context) error {
 		return fmt.Errorf("before EndTxn: %w", err)
 	}
 	if id != l.id || epoch != l.epoch {
-		return fmt.Errorf("the producer changed to %d, epoch %d within a transaction of producer %d, epoch "+
-			"%d", id, epoch, l.id, l.epoch)
+		return fmt.Errorf("the client changed to producer id %d with producer epoch %d during a transaction of "+
+			"producer id %d with producer epoch %d", id, epoch, l.id, l.epoch)
 	}
 	return nil
 }
@@ -316,8 +316,8 @@ func (l *Log) produce(ctx context.Context, records []*kgo.Record) error {
 		case a.err != nil:
 			return fmt.Errorf("produce: %w", a.err)
 		case r.Offset < 0 || r.ProducerID != l.id || r.ProducerEpoch != l.epoch:
-			return fmt.Errorf("a record was written at offset %d by producer %d, epoch %d in a transaction of "+
-				"producer %d, epoch %d",
+			return fmt.Errorf("the record at offset %d has producer id %d and producer epoch %d, but its transaction "+
+				"has producer id %d and producer epoch %d",
 				r.Offset, r.ProducerID, r.ProducerEpoch, l.id, l.epoch)
 		}
 	}

@@ -553,8 +553,8 @@ func (a *admin) foreign(ctx context.Context, missing []topic) (found Findings, e
 	}
 	for _, name := range []string{ControlTopic(a.Group), PartialsTopic(a.Group)} {
 		if ends[name] > 0 {
-			found = append(found, fmt.Sprintf("topic %s has records, although no ledger of the group has begun: it "+
-				"belongs to another group", name))
+			found = append(found, fmt.Sprintf("topic %s has records, although the group's ledgers are empty: the "+
+				"topic belongs to another group", name))
 		}
 	}
 	return found, nil
@@ -637,7 +637,8 @@ func (a *admin) rights(ctx context.Context) (found Findings, err error) {
 	case err != nil && !errors.As(err, &code):
 		return nil, err
 	case err != nil:
-		found = append(found, fmt.Sprintf("no transactions: a producer id for %s: %v", id, err))
+		found = append(found, fmt.Sprintf("transactions are not possible: cannot get a producer id for %s: %v",
+			id, err))
 	}
 	return found, nil
 }
@@ -687,12 +688,12 @@ func Look(ctx context.Context, o kafka.Options, group string) (Generation, error
 			return Generation{Self: -1}, nil
 		case g.Protocol != "" && g.Protocol != protocolName:
 			return fail(
-				fmt.Errorf("its members use protocol %s, not %s: it is not a group of "+
-					"streamdp", g.Protocol, protocolName))
+				fmt.Errorf("its members use protocol %s, not %s: the group does not belong to streamdp",
+					g.Protocol, protocolName))
 		case g.State == "Stable":
 			now, err := decodeAssignment(g.Members[0].MemberAssignment)
 			if err != nil {
-				return fail(fmt.Errorf("read its division: %w", err))
+				return fail(fmt.Errorf("read its assignment of shards: %w", err))
 			}
 			now.Self, now.Shards, now.Standby = -1, nil, ""
 			return now, nil

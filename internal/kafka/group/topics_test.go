@@ -185,7 +185,7 @@ func TestInitRefusesRecords(t *testing.T) {
 	}
 	kafkatest.NewProducer(t, b.Addrs(), "g.control", 1, "").Send(kafkatest.Record{Value: []byte("x")})
 	if got := refused(t, Init(within(t), o)); !slices.Equal(got,
-		Findings{"topic g.control has records, although no ledger of the group has begun: it belongs to another " +
+		Findings{"topic g.control has records, although the group's ledgers are empty: the topic belongs to another " +
 			"group"}) {
 		t.Errorf("%q", got)
 	}

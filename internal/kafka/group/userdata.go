@@ -57,7 +57,7 @@ func (p profile) valid() error {
 	}
 	for _, formats := range [][]int{p.reads, p.writes} {
 		if len(formats) == 0 || len(formats) > maxText || slices.Min(formats) < 0 || slices.Max(formats) > 1<<16-1 {
-			return fmt.Errorf("state formats %v must be 1 to %d numbers of 16 bits", formats, maxText)
+			return fmt.Errorf("state formats are %v, must be 1 to %d numbers of 16 bits each", formats, maxText)
 		}
 	}
 	return nil
@@ -82,7 +82,7 @@ func (p profile) append(b []byte) []byte {
 	return b
 }
 
-var errUnreadable = errors.New("its layout is not one that this build reads")
+var errUnreadable = errors.New("this build does not know its layout")
 
 // parseProfile is the inverse of append. It ignores additional bytes at the end, and fails on any other data.
 func parseProfile(b []byte) (profile, error) {
