@@ -412,7 +412,7 @@ var schema = []toml.Row{
 			"([privacy.md](privacy.md)). [mechanisms.md](mechanisms.md) lists the mechanisms."},
 	{Path: "stream.NAME.user.key", Kind: toml.Text, Flags: toml.Required | toml.Always, Rule: userKey,
 		Doc: "Where the user key is: the record's key, a field (`field:PATH`, as in `columns`; a string or integer " +
-			"of a JSON object, or a CSV cell `field:1`), or a header. A record without one never counts."},
+			"of a JSON object, or a CSV cell `field:1`), or a header. A record without a user key never counts."},
 	{Path: "stream.NAME.user.cap", Kind: toml.Whole, Flags: toml.Always, Def: `0`,
 		Rule: toml.MustBe("1 to 16777215", between(0, persons.MaxCap)),
 		Says: "default: as many as `horizon` and `separation` allow; required without a horizon",

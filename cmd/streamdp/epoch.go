@@ -97,7 +97,7 @@ func epochOpenCommand(g *globals) *cobra.Command {
 	c.Flags().StringVar(&f.open.From, "from", "continue", "where the new epoch begins: continue, earliest, latest or "+
 		"an offset")
 	c.Flags().BoolVar(&f.open.SameLog, "same-log", false,
-		"assert that this is the log of the old epoch, if retention has deleted the record that would prove it")
+		"assert that this is the log of the old epoch; needed if retention has deleted the record that proves it")
 	return c
 }
 

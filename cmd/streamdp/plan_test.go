@@ -162,7 +162,7 @@ func TestPlanSaysWhy(t *testing.T) {
 	if !(gain > 0.2 && loss > 0.5) {
 		t.Errorf("tune gains %g and costs %g", gain, loss)
 	}
-	says(tuned, "auto chose blt, because it has the least error at 10000 steps")
+	says(tuned, "auto chose blt, because its error is least at 10000 steps")
 	says(planned(mean, "workload = \"window\"\nwindow = 20"), "auto chose blt, because for workload \"window\"")
 	one := planned("step   = 100 ", "step = 1 ")
 	says(one,
@@ -174,7 +174,7 @@ func TestPlanSaysWhy(t *testing.T) {
 	}
 	says(planned("step   = 100 ", "horizon = 50\nstep = 1 "),
 		"least weighted sum of the squared errors of mean and second moment (jme ", "pp_debiased ", "step 50",
-		"auto chose blt, because it has the least error at 50 steps")
+		"auto chose blt, because its error is least at 50 steps")
 }
 
 // TestPlot draws a plan in both forms, and refuses to draw more than one stream.

@@ -55,7 +55,7 @@ func reloadCommand(g *globals) *cobra.Command {
 		},
 	}
 	c.Flags().BoolVar(&q.Open, "open", false,
-		"open, and charge, the first epoch of each new stream, and of those that wait for one")
+		"open and charge the first epoch of each new stream and of each stream that waits for one")
 	c.Flags().BoolVar(&q.DryRun, "dry-run", false, "print the difference and change nothing")
 	return c
 }
@@ -78,7 +78,7 @@ func (g *globals) printReload(r *httpapi.Reload, dry bool) error {
 		printKeys(g.stdout, s.Keys)
 	}
 	if len(r.Process) > 0 {
-		fmt.Fprintln(g.stdout, "changed outside of streams")
+		fmt.Fprintln(g.stdout, "changed keys outside of streams:")
 		printKeys(g.stdout, r.Process)
 	}
 	switch {

@@ -213,15 +213,15 @@ func TestBoundedProtobuf(t *testing.T) {
 		{"nesting, serialized", serialized(t, deep), nil, "messages are nested", 20},
 		{"an option's nesting", head + "message M {} option x = {" + strings.Repeat("m{", 300_000), nil, "brackets", 5},
 		{"an option", head + "message M {} option x = {" + strings.Repeat("m{}", 300_000) + "};", nil,
-			"words and marks", 5},
-		{"fields", head + "message M {" + repeated(full, field("int32")) + "}", nil, "words and marks", 5},
+			"words and punctuation marks", 5},
+		{"fields", head + "message M {" + repeated(full, field("int32")) + "}", nil, "words and punctuation marks", 5},
 		{"many symbols",
 			head + "message M {} enum E {" + many(21_000, func(i int) string { return fmt.Sprintf("A%d=%d;", i, i) }) +
 				"}", nil, "fields and symbols", 60},
 		{"many ranges",
 			head + "message M { reserved 1" + many(30_000, func(i int) string { return fmt.Sprint(",", 2*i+3) }) +
 				"; }", nil, "fields and symbols", 60},
-		{"comments", head + "message M {}" + strings.Repeat("/**/", full/4), nil, "words and marks", 5},
+		{"comments", head + "message M {}" + strings.Repeat("/**/", full/4), nil, "words and punctuation marks", 5},
 		{"optional fields", head + "message M {" + many(9900, field("optional int32")) + "}", nil, "", 100},
 		{"public imports", public("a0", "b0") + "message M { int32 a = 1; }", diamond, "too many imports", 20},
 		{"a row of imports", public("c0") + "message M { int32 a = 1; }", row, "a chain of imports has more than", 20},
