@@ -247,8 +247,8 @@ func (d *document) checkUser(c *Config, s *Stream, key toml.Key) {
 		d.Add(under(here, "cap"), -1, "required without a horizon or a period, or where epochs continue after it", nil)
 	case s.separated() && u.MaxUsers < needed:
 		d.Add(users, -1,
-			fmt.Sprintf("must be at least %d (separation × %s): if a person is refused for lack of room, other "+
-				"persons count later",
+			fmt.Sprintf("must be at least %d (separation × %s): a person refused for lack of room would change "+
+				"which persons count later",
 				needed, slots), u.MaxUsers)
 	case s.SGD != nil && !s.separated() && d.Sound(under(key, "privacy", "adjacency")) &&
 		s.Privacy.Adjacency == dp.ZeroOut && (n == 0 || u.MaxUsers < all):

@@ -73,7 +73,7 @@ func TestUserFaults(t *testing.T) {
 	// Room for all persons.
 	f(finite, `key = "record-key", max_users = 999, separation = 10`,
 		"user.max_users: must be at least 1000 (separation × step): a person refused for lack of room would change "+
-			"who counts later (999)")
+			"which persons count later (999)")
 	f(finite, `key = "record-key", max_users = 1000, separation = 10`)
 	f(finite, `key = "record-key", max_users = 1000, separation = 10, cap = 5`)
 	// Fewer steps than the separation would allow: all persons are remembered.
@@ -86,7 +86,7 @@ func TestUserFaults(t *testing.T) {
 	f("step = 100", `key = "record-key", max_users = 500, separation = 5, period = 20`)
 	f("step = 100", `key = "record-key", max_users = 499, separation = 5, period = 20`,
 		"user.max_users: must be at least 500 (separation × step): a person refused for lack of room would change "+
-			"who counts later (499)")
+			"which persons count later (499)")
 	f("step = 100", `key = "record-key", max_users = 2000, separation = 50, period = 20`)
 	f(finite, good+", period = 50", "user.period: must be less than the horizon (50), or absent (50)")
 	// A step by the clock has at most step_max records.
@@ -94,7 +94,7 @@ func TestUserFaults(t *testing.T) {
 	f(clock, `key = "record-key", max_users = 600, separation = 10`)
 	f(clock, `key = "record-key", max_users = 599, separation = 10`,
 		"user.max_users: must be at least 600 (separation × step_max): a person refused for lack of room would "+
-			"change who counts later (599)")
+			"change which persons count later (599)")
 	f(clock, `key = "record-key", max_users = 2999, cap = 2`)
 	// In a merged stream each user key must count in one partition, because otherwise the order of partitions would
 	// decide; and tables must have room if replacing a person would change two of them.
@@ -107,7 +107,7 @@ func TestUserFaults(t *testing.T) {
 	f(merged, home+"max_users = 100")
 	f(merged, home+"max_users = 99",
 		"user.max_users: must be at least 100 (separation × step): a person refused for lack of room would change "+
-			"who counts later (99)")
+			"which persons count later (99)")
 	f(merged, home+"max_users = 5, cap = 2") // zero-out: one table changes, and the noise covers it
 	const two = " with adjacency \"replace\" and merge = true: with full tables, replacing a person lets somebody " +
 		"into one partition and keeps somebody out of another"
