@@ -173,7 +173,7 @@ func TestPlanSaysWhy(t *testing.T) {
 		t.Errorf("nothing is auto, but the plan says %q", named.Why)
 	}
 	says(planned("step   = 100 ", "horizon = 50\nstep = 1 "),
-		"least weighted sum of the squared errors of mean and second moment (jme ", "pp_debiased ", "step 50",
+		"weighted sum of the squared errors of mean and second moment is least (jme ", "pp_debiased ", "step 50",
 		"auto chose blt, because its error is least at 50 steps")
 }
 

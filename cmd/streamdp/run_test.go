@@ -244,7 +244,7 @@ func TestReloadCommand(t *testing.T) {
 // repeats warnings.
 func TestStatusVerdicts(t *testing.T) {
 	t.Parallel()
-	for verdict, words := range map[string]string{"": "", "ok": "", "partial": "frozen", "stale": "do not " +
+	for verdict, words := range map[string]string{"": "", "ok": "", "partial": "frozen", "stale": "no longer " +
 		"fit", "biased": "se_with_clipping", "fail": "needs"} {
 		var out bytes.Buffer
 		if err := printStatus(&globals{stdout: &out}, []monitor.TaskStatus{{Stream: "orders", Verdict: verdict}},

@@ -124,7 +124,7 @@ func TestCheckPersons(t *testing.T) {
 		{"[0, 1, 2, 3]", `cap = 5, partitioner = "murmur2"`, 1, "a person pays for one"},
 		{"[0, 1, 2, 3]", `cap = 5, partitioner = "murmur2", full`, 1, "a person pays for one"},
 		{"[0, 1, 2, 3]", `cap = 5, partitioner = "murmur2", full, replace`, 2, "a person pays for all"},
-		{`"all"`, "cap = 5", 1, "the root of their number times mu"},
+		{`"all"`, "cap = 5", 1, "mu times the root of their number"},
 		{`"all"`, `cap = 5, partitioner = "murmur2"`, 1, "a person pays for one"},
 		{"[0]", "cap = 5, period = 100", 1, "100 steps, after which counting starts again for every person"},
 		{"[0]", "cap = 5, period = 100", 1,
