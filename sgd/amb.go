@@ -50,11 +50,11 @@ type AMB struct {
 	factor  matfact.Factorization
 	horizon uint64 // the last step
 
-	target  int     // column
+	target  int     // index of the target's column
 	columns int     // of a row
 	square  float64 // ClipX²
 	ladder  ladder.Ladder
-	reach   float64 // bounds predictions of noise, in lattice units
+	reach   float64 // upper bound on predictions of the noise, in lattice units
 
 	fingerprint uint64 // hash of everything that a state depends on
 
@@ -104,7 +104,7 @@ func NewAMB(cfg Config, p dp.Params) (*AMB, error) {
 func AdoptAMB(cfg Config, p dp.Params, plan AMBPlan) (*AMB, error) {
 	cfg.ofMethod("amb")
 	if cfg.Start == nil {
-		cfg.Start = plan.Start // the iterate of an earlier release, which only the plan has
+		cfg.Start = plan.Start // only the plan holds this iterate of an earlier release
 	}
 	factor, err := adoptAMB(&plan, &cfg, p)
 	if err != nil {
@@ -113,11 +113,11 @@ func AdoptAMB(cfg Config, p dp.Params, plan AMBPlan) (*AMB, error) {
 	return buildAMB(cfg, p, plan.clone(), factor)
 }
 
-// young is a number of iterates. While there are fewer, most have not yet reached the neighbourhood of the solution, so
-// only the second half is averaged.
+// While there are fewer than young iterates, most of them are not yet near the solution. So only their second half is
+// averaged.
 const young = 64
 
-// buildAMB makes an estimator of the plan's numbers.
+// buildAMB makes an estimator from the plan's numbers.
 func buildAMB(cfg Config, p dp.Params, plan AMBPlan, factor matfact.Factorization) (*AMB, error) {
 	d := cfg.features()
 	limits, err := factor.Limits(plan.GradientNoise)
@@ -234,8 +234,9 @@ func (e *AMB) Range(t uint64) (first, end uint64) {
 }
 
 // MostSlots returns an upper bound on the number of slots that a run of successive steps has, wherever the run starts.
-// steps ≥ 1 is the length of the run, last the last step of the epoch, 0 if it has no end. With an end, the bound is
-// less than two steps too large. It is at most 2⁶², which is far beyond the length of any log.
+// steps ≥ 1 is the length of the run, last the last step of the epoch, 0 if it has no end. If the epoch has an end, the
+// bound exceeds the true value by less than the slots of two steps. It is at most 2⁶², which is far beyond the length
+// of any log.
 func (e *AMB) MostSlots(steps, last uint64) uint64 {
 	if last == 0 {
 		high, low := bits.Mul64(steps, max(e.plan.Search, e.plan.Batch<<e.plan.Growth))
@@ -245,8 +246,8 @@ func (e *AMB) MostSlots(steps, last uint64) uint64 {
 		return min(low, 1<<62)
 	}
 	steps = min(steps, last)
-	// Batches never shrink, so the last steps are the longest. A search may be longer than a batch: one more step at
-	// the end makes room for that. Only the first steps need a bound of their own.
+	// Batches never shrink, so the last steps are the longest. A search may be longer than a batch, so the bound
+	// includes one more step at the end. Only runs near the first steps need a bound of their own.
 	_, end := e.Range(last)
 	before, _ := e.Range(last - min(steps, last-1))
 	_, begin := e.Range(steps)
@@ -275,7 +276,7 @@ func (e *AMB) Add(slot uint64, row []float64) {
 	}
 	n := len(row) - 1
 	x := row[:n]
-	if e.target != n || e.plan.Constant > 0 { // x gets the features in a row, then the constant
+	if e.target != n || e.plan.Constant > 0 { // x gets the features one after the other, then the constant
 		x = e.x[:n]
 		copy(x, row[:e.target])
 		copy(x[e.target:], row[e.target+1:])

@@ -101,8 +101,8 @@ func (a *tail) restore(r *bin.Reader) {
 	}
 }
 
-// smooth is the average w̄_t = (1 − c_t)w̄_{t−1} + c_t·w_t, c_t = 4/(t+3). The weights grow as t³, and the last half
-// has 94 % of them. It needs no blocks, and it changes smoothly.
+// smooth is the average w̄_t = (1 − c_t)w̄_{t−1} + c_t·w_t, c_t = 4/(t+3). The weights grow as t³: the last half of the
+// vectors has 94 % of the weight. This average needs no blocks and changes smoothly.
 //
 // Cost: O(d).
 type smooth struct {

@@ -45,7 +45,7 @@ func (e *AMB) descend(n dp.Noise, b uint64) {
 	copy(e.w, next)
 }
 
-// restart makes the next iterate the first of new averages.
+// restart discards the averages. New ones begin with the next iterate.
 func (e *AMB) restart() {
 	e.began = e.iteration - 1
 	e.average.reset()

@@ -6,8 +6,8 @@ import (
 	"github.com/streamdp/streamdp/internal/bin"
 )
 
-// drift detects that the iterates move away. It computes means m_1, m_2, …, each of length successive iterates. With k
-// ≥ 4 earlier means of mean m̄, the newest is out of line if
+// drift detects that the iterates move away. It computes means m_1, m_2, …, each of length successive iterates. Let m̄
+// be the average of the k ≥ 4 earlier means. The newest mean is out of line if
 //
 //	‖m_new − m̄‖² > (1 + 6√(2/d))·(1 + 1/k)·½·mean_{2≤i≤k} ‖m_i − m_{i−1}‖²
 //

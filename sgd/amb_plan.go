@@ -63,8 +63,8 @@ type AMBPlan struct {
 	// Radius bounds the norm of the iterates; 0 means no bound.
 	Radius float64 `json:"radius"`
 	// Jump is a factor: a clip norm above Jump times its recent median restarts the average. DriftBlock is the number
-	// of steps of a mean that detects drift, BatchMeans that of a mean for the intervals. A field is 0 if the plan does
-	// without it.
+	// of steps in a mean that detects drift. BatchMeans is the number of steps in a mean for the intervals. A field is
+	// 0 if the plan does not use it.
 	Jump       float64 `json:"jump"`
 	DriftBlock uint64  `json:"drift_block"`
 	BatchMeans uint64  `json:"batch_means"`
@@ -72,9 +72,9 @@ type AMBPlan struct {
 	Student []float64 `json:"student,omitempty"`
 	// Start is the first iterate; nil means 0.
 	Start []float64 `json:"start,omitempty"`
-	// Person says how the records of a person are protected together, nil if single records are; its Norm is the joint
-	// norm of a person's gradients. RecordMu is then the μ that one record pays, up to rounding. It is 0 without
-	// persons.
+	// Person says how all records of a person are protected together; it is nil if single records are protected. Its
+	// Norm is the joint norm of a person's gradients. RecordMu is the μ that one record of a person pays, up to
+	// rounding; it is 0 without persons.
 	Person   *calibration.Person `json:"person,omitempty"`
 	RecordMu float64             `json:"record_mu,omitempty"`
 }
@@ -155,7 +155,8 @@ func resolveAMB(cfg *Config, p dp.Params, stored *matfact.Stored) (*AMBPlan, mat
 	plan.Mu = mu * dp.LedgerRoom
 	searching := one / charge.Search
 	if cfg.personal() {
-		// A search stands for a gradient step, and rounding has raised the noise of gradient steps.
+		// A search takes the place of a gradient step. Rounding has raised the noise of gradient steps, so the noise of
+		// searches is raised too.
 		searching *= adjacency * float64(plan.Lattice.K) * norm / plan.Sensitivity
 	}
 	if err := plan.searches(cfg, searching); err != nil {
@@ -181,12 +182,11 @@ func resolveAMB(cfg *Config, p dp.Params, stored *matfact.Stored) (*AMBPlan, mat
 //   - noise is the standard deviation of a step's independent draws with which all steps together are μ-Gaussian
 //     private, in lattice steps.
 //
-// Neighbours differ in gradients of norm 1 each; norm is the largest norm that all these gradients have together under
-// C.
+// Neighbours differ in gradients of norm 1 each. norm is the largest joint norm of these gradients under C.
 func gradientNoise(cfg *Config, p dp.Params, factor matfact.Factorization, norm, mu float64) (l dp.Lattice, one,
 	sensitivity, noise float64, err error) {
 	d, adjacency := cfg.features(), p.Adjacency.Factor()
-	// The noise depends on the lattice's K, and the lattice depends roughly on the noise.
+	// The noise depends on the lattice's K. The lattice is chosen by a rough value of the noise.
 	if l, err = dp.NewLattice(1, adjacency*norm/mu, p.Bits()); err != nil {
 		return
 	}
@@ -246,8 +246,8 @@ func (p *AMBPlan) searches(cfg *Config, mu float64) error {
 	return nil
 }
 
-// sizes returns two batch sizes. With fewer slots than least, a step's noise, which is in proportion to the error,
-// exceeds the step's correction. want is the recommended size: at least 4·least, and large enough that the noise of an
+// sizes returns two batch sizes. If a step has fewer than least slots, its noise exceeds its correction: the noise is
+// proportional to the error. want is the recommended size: at least 4·least, and large enough that the noise of an
 // average is at most its sampling error and that the noise of a count is small.
 func (p *AMBPlan) sizes(cfg *Config, mu, adjacency, norm, condition float64) (least, want float64) {
 	d, alpha := float64(cfg.features()), 1/mu

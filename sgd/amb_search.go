@@ -45,8 +45,8 @@ func (e *AMB) search(n dp.Noise) {
 // because the noise of counts moves the clip norm.
 const nearCeiling = 0x1p-8
 
-// setZeta sets the clip norm of the next gradient step. top says that the search found its largest value, so the clip
-// norm may be larger.
+// setZeta sets the clip norm of the next gradient step. top says that the search stopped at its largest value. Then the
+// right clip norm may be larger.
 func (e *AMB) setZeta(zeta float64, top bool) {
 	e.zeta = min(max(zeta, e.plan.ZetaLow), e.plan.ZetaHigh)
 	if top || e.zeta >= e.plan.ZetaHigh*nearCeiling {

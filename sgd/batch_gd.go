@@ -39,7 +39,7 @@ type Descent struct {
 type Path struct {
 	// Iterates are θ₁ … θ_T.
 	Iterates [][]float64
-	// Zeta are the clip norms of their steps.
+	// Zeta are the clip norms of the steps.
 	Zeta []float64
 	// Mu is the μ that every record pays for all iterates and clip norms.
 	Mu float64
@@ -242,7 +242,7 @@ func Refit(s *Sample, radius float64, p dp.Params, noise dp.Noise) (theta []floa
 			return nil, nil, err
 		}
 	} else {
-		h = bound * bound // there is only a constant
+		h = bound * bound // the constant is the only feature
 	}
 	if s.Constant != 0 {
 		s = s.withConstant(math.Sqrt(h))
@@ -286,7 +286,7 @@ func RefitFits(features int, constant bool, n int, p dp.Params) error {
 	rest := descentMu(mu)
 	last := refitSteps(n, rest)
 	for steps := refitSteps(1, rest); steps <= last; steps++ {
-		records := n // the largest number of records with that many steps
+		records := n // the largest number of records for which refitSteps returns steps
 		if steps < last {
 			records = int(min(float64(n), math.Sqrt(float64(steps+1))/halfCount(1, rest)+1))
 		}
@@ -319,7 +319,7 @@ func refitSteps(n int, mu float64) int {
 func halfCount(n int, mu float64) float64 { return float64(n) * mu * math.Sqrt(refitFraction) / 2 }
 
 // curvature releases an upper estimate of the largest eigenvalue of XᵀX/n, without the constant feature: the noisy
-// eigenvalue plus a standard deviation of its noise, but at most the squared bound.
+// eigenvalue plus one standard deviation of its noise, but at most the squared bound.
 func curvature(s *Sample, mu float64, noise dp.Noise) (float64, error) {
 	n, d, bound := s.Len(), s.D, s.Bound.X
 	if s.Constant != 0 {

@@ -121,7 +121,7 @@ func (p *GDProcess) back(entry func(j int) float64) []float64 {
 	return out
 }
 
-// matrix returns the matrix with the given eigenvalues.
+// matrix returns the matrix that has the given eigenvalues in the eigenbasis.
 func (p *GDProcess) matrix(value func(j int) float64) *mat.Dense {
 	var scaled, out mat.Dense
 	scaled.Apply(func(_, j int, v float64) float64 { return v * value(j) }, p.basis)

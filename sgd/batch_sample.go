@@ -128,5 +128,5 @@ func unitLattice(d int, sd float64, bits int) (l dp.Lattice, one float64, err er
 	return l, one, err
 }
 
-// numbered returns the name of a solver's array i.
+// numbered returns the name of a solver's noise array i.
 func numbered(name string, i int) string { return name + "/" + strconv.Itoa(i) }

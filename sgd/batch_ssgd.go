@@ -25,8 +25,8 @@ type ShuffledDescent struct {
 //
 //	w_t = w_{t−1} − ηζ(clip(g_π(t)/ζ) + σZ_t),   Z_t ~ N(0, I)
 //
-// The permutation π is drawn uniformly from noise and is never released. Tests pass an order to replace it; others pass
-// nil.
+// The permutation π is drawn uniformly from noise and is never released. Tests pass an order that replaces π; other
+// callers pass nil.
 //
 // Privacy: SSGDEpsilon with σ = d.Noise. The order must be secret, so ShuffledSGD is not for a stream with visible
 // offsets. Every run needs fresh noise.
@@ -58,8 +58,7 @@ func ShuffledSGD(s *Sample, d ShuffledDescent, adjacency dp.Adjacency, noise dp.
 	if order == nil {
 		order = permutation(n, noise.Row("dp-ssgd/order", []int64{int64(n)}))
 	}
-	// The noise is in units of the lattice's ball, so it is at least σ times the sensitivity that the test of integers
-	// allows.
+	// The test of integers admits contributions of norm up to K. So the noise is at least σK.
 	sd := []float64{d.Noise * float64(lattice.K) * dp.RoundUp}
 	step := float64(d.Rate*d.Clip) / one
 	path := &Path{}
@@ -145,9 +144,10 @@ func CalibrateSSGD(n int, epsilon, delta float64, adjacency dp.Adjacency) (float
 // SSGDEpsilon returns the ε, rounded up, of ShuffledSGD over n records with noise sigma, in units of the clip norm.
 //
 // Each step is a Gaussian local randomizer of its record, so it is (ε₀, δ₀)-private for every pair of records. The
-// clones of the n−1 other records hide which output belongs to which record. Without that argument a record pays for
-// one Gaussian mechanism. SSGDEpsilon returns the smaller ε of the two. Under zero-out the clones can be any records.
-// So the amplified ε is that for replace, and only the ε without amplification is smaller than under replace.
+// clones of the n−1 other records hide which output belongs to which record. Without that argument (no amplification) a
+// record pays for one Gaussian mechanism. SSGDEpsilon returns the smaller of the two ε. Under zero-out the clones can
+// be any records. So the amplified ε equals the one under replace; only the ε without amplification is smaller than
+// under replace.
 //
 // Source: Feldman, McMillan, Talwar (2021), "Hiding Among the Clones", Theorem
 // 3.8, evaluated numerically; docs/theory/sgd.md.

@@ -46,7 +46,7 @@ type Config struct {
 	Bootstrap uint64
 	// ThresholdQuantile, of amb, is the share of records that are not clipped, in (0, 1). Default 0.6. "scan" does not
 	// use it.
-	ThresholdQuantile float64 `json:"Quantile"` // states hold the first name
+	ThresholdQuantile float64 `json:"Quantile"` // saved states contain the name Quantile
 	// Kappa, of amb, is the gain with which "track" follows the quantile. Default 1.
 	Kappa float64
 	// Fraction, of amb, is the share of μ² that the counts of "track" cost. Default 0.05.
@@ -84,7 +84,7 @@ type Config struct {
 	// Level is the level of the intervals, in (0, 1). Default 0.95.
 	Level float64
 
-	// Columns are the names of a row's numbers.
+	// Columns are the names of the columns of a row.
 	Columns []string
 	// Horizon is the number of steps of the epoch, including searches; 0 means no end.
 	Horizon uint64
@@ -192,8 +192,8 @@ func (c *Config) scaled() bool {
 		slices.ContainsFunc(c.Scale, func(x float64) bool { return x != 1 })
 }
 
-// original converts coefficients to those of rows before centring and scaling. The last one is the constant; it is
-// there if the model has one or if centring makes one.
+// original converts coefficients for scaled rows to coefficients for rows before centring and scaling. The last
+// coefficient is the constant. It exists if the model has a constant or if centring makes one.
 func (c *Config) original(theta []float64) []float64 {
 	at := func(x []float64, i int, missing float64) float64 {
 		if len(x) == 0 {

@@ -15,12 +15,12 @@ import (
 type gradients struct {
 	lattice dp.Lattice
 	one     float64 // lattice steps of a gradient of norm ζ, a little less than K
-	near    float64 // share of ζ up to which the norm of a gradient counts, at most 1
+	near    float64 // gradients of norm up to near·ζ are counted; at most 1
 	whole   float64 // one/ζ
 	square  float64 // ζ²
 	count   float64 // (near·ζ)²
 	sum     []float64
-	inside  int64 // number of records whose gradient counts
+	inside  int64 // number of records whose gradient is counted
 	row     []int64
 }
 
@@ -41,8 +41,8 @@ func (g *gradients) open(zeta float64) {
 // range of float64.
 const tiny = 1e-280
 
-// faint is the residual below which its square loses digits. Without special care, a gradient of any norm could then
-// pass for one below ζ.
+// A residual below faint loses digits when it is squared. Without special care, a gradient of any norm could then be
+// taken for one shorter than ζ.
 const faint = 0x1p-500
 
 // add adds the gradient r·shrink·x of features x, where square is ‖x·shrink‖².
@@ -60,8 +60,8 @@ func (g *gradients) scale(r, square float64) float64 {
 	if math.Abs(r) < faint {
 		return g.scaleFaint(r, square)
 	}
-	// A processor cannot predict whether a record is clipped or counted. A choice between two integers is compiled
-	// without a branch.
+	// A processor cannot predict whether a record is clipped or counted. So the code chooses between two integers,
+	// which is compiled without a branch.
 	size := float64(float64(r*r) * square)
 	factor := math.Float64bits(math.Copysign(g.one/math.Sqrt(square), r))
 	whole := math.Float64bits(float64(r * g.whole))
@@ -76,7 +76,7 @@ func (g *gradients) scale(r, square float64) float64 {
 	return math.Float64frombits(factor)
 }
 
-// scaleFaint does the same for a residual whose square has lost its digits.
+// scaleFaint is scale for a residual whose square has lost digits.
 func (g *gradients) scaleFaint(r, square float64) float64 {
 	norm := float64(math.Abs(r) * math.Sqrt(square))
 	if norm > math.Sqrt(g.square) {

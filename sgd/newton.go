@@ -42,10 +42,10 @@ import (
 //
 // Privacy: all releases together, however many, are μ-Gaussian private for one record nulled (zero-out) or replaced in
 // its slot. A record is in one search, which may cost all of μ², or it is in one step and in its epoch's histogram of
-// norms and Gram matrix. Those cost 0.81μ² for the gradient together with c, which is free (clipgrad.CountWeight),
-// 0.04μ² for n, 0.03μ² for the histogram and 0.12μ² for the matrix. Rows of the matrix have a squared norm of at most
-// R², with an intercept 1.25R². C shapes the noise of u/ζ, whose sensitivity does not depend on W and ζ. W, ζ and the
-// number of slots of a step are functions of earlier releases.
+// norms and Gram matrix. The gradient and the count c together cost 0.81μ² (c adds nothing; clipgrad.CountWeight). The
+// count n costs 0.04μ², the histogram 0.03μ² and the matrix 0.12μ². Rows of the matrix have a squared norm of at most
+// R², or 1.25R² with an intercept. C shapes the noise of u/ζ, whose sensitivity does not depend on W and ζ. W, ζ and
+// the number of slots of a step are functions of earlier releases.
 //
 // Cost: O(d²) time a record, without allocation, and O(d³) at the end of an epoch. Memory: 4d² + 250d numbers, with an
 // intercept 1026 more.
@@ -76,8 +76,8 @@ type Newton struct {
 	unsettled bool    // no epoch with number 3 or more has ended since the last hard restart
 	seen      presence
 	believed  bool   // the searches saw records
-	repeats   uint64 // number of repeated pairs of searches, because one saw no records
-	tries     uint64 // number of the most recent of these in a row
+	repeats   uint64 // number of pairs of searches that were repeated because one of them saw no records
+	tries     uint64 // number of repeats in a row, up to now
 	shaper    matfact.Shaper
 	run
 
@@ -91,7 +91,7 @@ type Newton struct {
 	residuals ladder.Histogram // residuals in the search for the median
 	gradients gradients
 	norms     newton.Histogram
-	edge      uint64 // slot at which a block of the Gram matrix ends
+	edge      uint64 // slot at which the current block of the Gram matrix ends
 	held      int    // number of rows in x
 
 	// Up to four rows, the whitened rows, their targets and squared norms.
@@ -129,8 +129,8 @@ type run struct {
 	wander   wander
 	blocks   blocks
 
-	// Weighted sums over epochs: of noisy Gram matrices per slot, of the weights, and of the norm that shortening took
-	// away.
+	// matrix, weight and missed are weighted sums over epochs: of the noisy Gram matrices per slot, of the weights, and
+	// of the norm that shortening took away.
 	matrix         []float64
 	weight, missed float64
 

@@ -10,7 +10,7 @@ import (
 // stretch holds the sums Σb, Σb·w and ΣW⁻¹u over successive steps, where u is a step's released sum of gradients and w
 // the iterate at which it was computed.
 type stretch struct {
-	at    uint64 // place of the stretch in the epoch
+	at    uint64 // index of the stretch within its epoch
 	slots float64
 	w, u  []float64
 }
@@ -59,8 +59,8 @@ func (b *blocks) stretch(at uint64) stretch {
 	return stretch{at: at, w: make([]float64, b.dim), u: make([]float64, b.dim)}
 }
 
-// newest returns the stretches of the last epochs that have any, at most the given number of epochs, the oldest stretch
-// first. It includes the open epoch if open is set.
+// newest returns the stretches of at most the given number of epochs, the oldest stretch first. It takes the last
+// epochs that have stretches, and the open epoch too if open is set.
 func (b *blocks) newest(most int, open bool) stretches {
 	end := len(b.epochs)
 	if !open {
@@ -132,8 +132,8 @@ const (
 //	se² = Σ_p n_p(e_p − θ̂)²/(n̄P(P−1)),
 //
 // and returns P. It cuts s into at most eight parts of n_p slots, as equal as the stretches allow. e_p is the estimate
-// from part p with the gains of θ̂, converted by meaning in the same way as θ̂. With fewer than 4 parts it computes no
-// errors.
+// from part p with the gains of θ̂. The function `meaning` converts e_p; the caller has converted θ̂ in the same way.
+// With fewer than 4 parts it computes no errors.
 func (s stretches) errors(se, estimate []float64, white *newton.Whitening, gains []float64,
 	meaning func([]float64)) (parts int) {
 	total := s.slots()

@@ -9,9 +9,9 @@ import (
 
 // With an intercept, a row is s = (x − m, C): the features relative to a centre m, which is 0 at first, and a constant
 // C. The constant is half the norm R to which features are shortened in the Gram matrix. A larger constant would hide
-// the features in the matrix; a smaller one would be learned late. Centre and constant are computed from releases and
-// change. With them an iterate w must change, so that it still stands for the same coefficients β = w_{1…d} and the
-// same intercept w_D·C − βᵀm.
+// the features in the matrix; a smaller one would be learned late. Centre and constant are computed from releases. When
+// they change, every iterate w is converted, so that it still stands for the same coefficients β = w_{1…d} and the same
+// intercept w_D·C − βᵀm.
 
 // constantFor returns the constant C for a given R².
 func constantFor(squared float64) float64 { return math.Sqrt(squared) / 2 }

@@ -57,7 +57,7 @@ func (e *Newton) descend(n dp.Noise, b float64) error {
 		gain *= share / few
 	}
 
-	// W⁻¹u, in the space of the features, is for the blocks; y = w + Wu/b is for wander.
+	// The blocks take W⁻¹u, in the space of the features. wander takes y = w + Wu/b.
 	e.white.Unapply(e.whole, u)
 	e.blocks.add(e.done/p.stretch(e.epoch), b, e.w, e.whole)
 	e.white.Apply(e.mean, u)
@@ -77,7 +77,7 @@ func (e *Newton) descend(n dp.Noise, b float64) error {
 		e.hist[j] += c
 	}
 	drifted := e.wander.observe(e.mean, e.white)
-	// Until an epoch has enough clip norms, a jump must be too large to be chance.
+	// While an epoch has too few clip norms for a median, only a rise too large to be chance counts as a jump.
 	early := len(e.jump.recent) < recentLeast && e.before > 0 && e.zeta > 8*e.before
 	switch jumped := e.jump.observe(e.zeta) || early; {
 	case !vector.Finite(e.w) || e.zeta == zetaMost || jumped && e.unsettled:

@@ -5,8 +5,8 @@ import "math"
 // gains returns, for each eigenvector of W, the share of the Newton step that the estimate from s takes; nil means the
 // whole step. Let v = VᵀW·ΣW⁻¹u/Σb be the step in the whitened space. In each coordinate it is hδ plus noise, where δ
 // is the distance that the mean iterate still has to go, and h ≤ 1 is the share of H that is not ridge
-// (newton.Whitening.Share). The step v alone would leave (1 − h)δ, which is much while iterates still move far. The
-// gain
+// (newton.Whitening.Share). The step v alone would leave a distance of (1 − h)δ, which is large while iterates still
+// move far. The gain
 //
 //	f_i = h_i/(h_i² + r_i² + σ²/δ²)
 //

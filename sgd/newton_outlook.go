@@ -12,8 +12,8 @@ import (
 // space of the features only by a first guess.
 const UsefulSteps = 30
 
-// Course says where a [Newton] is after some gradient steps, on a stream that gives no reason to repeat a search or to
-// restart.
+// Course describes the progress of a [Newton] after some gradient steps. It assumes a stream that gives no reason to
+// repeat a search or to restart.
 type Course struct {
 	Iteration uint64 `json:"iteration"`
 	Slots     uint64 `json:"slots"`
@@ -21,7 +21,7 @@ type Course struct {
 	Batch     uint64 `json:"batch"` // number of slots of the last step
 }
 
-// Course returns where the estimator is after the given number of gradient steps.
+// Course returns the estimator's progress after the given number of gradient steps.
 func (p *NewtonPlan) Course(iteration uint64) Course {
 	c := Course{Iteration: iteration, Slots: p.Searches() * p.Search, Batch: p.batch(0)}
 	for k := 0; iteration > 0; k++ {
@@ -51,8 +51,9 @@ func (p *NewtonPlan) within(slots uint64) (steps uint64) {
 
 // Expect returns the outlook after the given number of slots of a stream without drift: the parts of the estimate's
 // expected excess risk ½E(⟨x, θ̂⟩−⟨x, w*⟩)², divided by the variance of the residuals, for Gaussian features and
-// residuals. The features may have any second moment, because they are whitened. Expect ignores the first steps (before
-// [UsefulSteps] there are no others), the noise in the matrix, and the improvement by the estimate's gains.
+// residuals. The features may have any second moment, because they are whitened. Expect ignores three effects: the
+// larger errors of the first steps (all steps up to [UsefulSteps]), the noise in the matrix, and the improvement by the
+// estimate's gains.
 //
 // Source: the estimate is a Newton step by the gradient sums of its epochs, so it has their noise; docs/theory/sgd.md.
 func (e *Newton) Expect(slots uint64) Outlook {
@@ -95,9 +96,9 @@ func windowNoise(bands []matfact.Fixed, n int) float64 {
 	}
 	at := func(k int) float64 { return sums[min(max(k, 0), width)] }
 	var v float64
-	for i := 1 - width; i < n; i++ { // i is the place of a draw of Z
+	for i := 1 - width; i < n; i++ { // i is the index of a draw of Z
 		s := at(n-i) - at(-i)
-		if same := n - width - i; i >= 0 && same > 0 { // all bands of these draws fall into the window
+		if same := n - width - i; i >= 0 && same > 0 { // number of draws whose bands all fall into the window
 			v += s * s * float64(same)
 			i += same - 1
 			continue

@@ -18,14 +18,14 @@ import (
 // same share of μ² in both cases.
 type load struct {
 	person *calibration.Person // nil: single records are protected
-	// norm replaces the column norm: it is the norm by which a person moves the gradients, correlated by C.
+	// norm replaces the column norm: it is the largest norm by which a person moves the gradients, correlated by C.
 	norm float64
 	// weight is the weight of a counted record relative to its gradient.
 	weight float64
-	// The distances by which a person moves counts: of searches, of the search for the median, of null records, of an
-	// epoch's histogram; and the factor for its matrix.
+	// search, locate, nulls and epoch are the distances by which a person moves the counts of searches, of the search
+	// for the median, of null records, and of an epoch's histogram. matrix is the factor for the epoch's matrix.
 	search, locate, nulls, epoch, matrix float64
-	// fewer holds factors of epoch and matrix, by epoch, for epochs that are too short for all k steps.
+	// fewer[i] is the factor that reduces epoch and matrix in epoch i, which is too short for all k steps of a person.
 	fewer []float64
 }
 
@@ -48,8 +48,9 @@ func loadFor(cfg *Config, p dp.Params) (matfact.Factorization, *load, error) {
 	k, m := float64(cfg.Person.Count), float64(max(1, cfg.Person.PerStep))
 	l := &load{
 		person: calibration.NewPerson(cfg.Person, norm), norm: norm,
-		// Under zero-out, a counted record has a gradient of at most c. For two persons in different steps, the bound
-		// is twice as large, and counted records are as far apart as others.
+		// Under zero-out, the gradient of a counted record is at most countedPart. Under replace, two persons may have
+		// records in different steps: then the squared bound doubles, and counted records are as far apart as other
+		// records.
 		weight: clipgrad.CountWeight(dp.ZeroOut, countedPart),
 		search: m * math.Sqrt(k) * dp.RoundUp, locate: m * math.Sqrt(k) * dp.RoundUp,
 		nulls: m * math.Sqrt(k) * dp.RoundUp,
@@ -58,7 +59,8 @@ func loadFor(cfg *Config, p dp.Params) (matfact.Factorization, *load, error) {
 	if p.Adjacency == dp.Replace {
 		l.weight *= math.Sqrt2 * (1 - 0x1p-50)
 		l.nulls *= math.Sqrt2 * dp.RoundUp // two persons can have null records in 2k steps
-		// In a search, each of two persons has null records in the steps of the other.
+		// Under replace, the two persons may have records in different searches. Each then has null records in the
+		// other's searches.
 		far := max(normQuantile, scaleQuantile, modeQuantile)
 		l.search *= math.Sqrt(max(1, 2*far*far)) * dp.RoundUp
 		// The sums of two persons are rounded in different blocks: each may add a lattice step, at most 2^−bits of the
@@ -71,9 +73,9 @@ func loadFor(cfg *Config, p dp.Params) (matfact.Factorization, *load, error) {
 	return f, l, nil
 }
 
-// RecordCost returns what all releases cost one record of a person, if the user key stays unchanged. It is the larger
-// of the costs of a search and of a gradient step. A gradient step costs most in the first epoch, whose histogram and
-// matrix have the least noise. Without persons RecordCost equals Cost. The proof is in docs/theory/sgd.md, §14.
+// RecordCost returns what all releases cost one record of a person, if the user key stays unchanged. A search and a
+// gradient step differ in cost; the larger cost counts. A gradient step costs most in the first epoch, whose histogram
+// and matrix have the least noise. Without persons RecordCost equals Cost. The proof is in docs/theory/sgd.md, §14.
 func (e *Newton) RecordCost() dp.Cost {
 	c := e.Cost()
 	if e.plan.Person != nil {
@@ -83,8 +85,8 @@ func (e *Newton) RecordCost() dp.Cost {
 	return c
 }
 
-// searchedRecord returns what a search costs one record of a person. Replacing a record moves each count by at most a
-// record; nulling it moves each count by at most the quantile of the search.
+// searchedRecord returns what a search costs one record of a person. Replacing a record moves each count by at most 1;
+// nulling it moves each count by at most the quantile of the search.
 func (e *Newton) searchedRecord() float64 {
 	p := &e.plan
 	search, locate := float64(p.Unit), float64(p.Unit)
@@ -109,7 +111,7 @@ func (e *Newton) steppedRecord() float64 {
 	return math.Hypot(math.Hypot(gradient, nulls), math.Hypot(norms, matrix))
 }
 
-// personBands returns the matrix with which the noise in the estimate is smallest, and its P of matfact.Sensitivity.
+// personBands returns the matrix that gives the estimate the least noise, and the matrix's P of matfact.Sensitivity.
 // Matrices are compared at the same number of records: with more noise a step has more slots, so the same records make
 // fewer steps.
 func personBands(cfg *Config, p dp.Params) (best matfact.Factorization, norm float64, err error) {

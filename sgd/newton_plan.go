@@ -68,9 +68,9 @@ type NewtonPlan struct {
 	Student []float64 `json:"student,omitempty"`
 	// Start holds the first coefficients; nil means 0.
 	Start []float64 `json:"start,omitempty"`
-	// Person says how the records of a person are protected together, nil if single records are. Fewer holds factors,
-	// by epoch like Batch: a short epoch contains fewer of a person's steps than a long one, so its histogram and
-	// matrix get noise smaller by this factor than HistogramNoise and GramMu say.
+	// Person says how all records of a person are protected together; it is nil if single records are protected. Fewer
+	// holds factors, by epoch like Batch: a short epoch contains fewer of a person's steps than a long one, so its
+	// histogram and matrix get noise smaller by this factor than HistogramNoise and GramMu say.
 	Person *calibration.Person `json:"person,omitempty"`
 	Fewer  []float64           `json:"fewer,omitempty"`
 
@@ -80,8 +80,8 @@ type NewtonPlan struct {
 	intercept bool
 }
 
-// The shares of μ² that a record pays: for its epoch's histogram of norms and Gram matrix; for its step's count of null
-// records; and for its gradient together with the count of small gradients.
+// These are the shares of μ² that a record pays: for its epoch's histogram of norms and Gram matrix; for its step's
+// count of null records; and for its gradient together with the count of small gradients.
 const (
 	histogramShare = 0.03
 	gramShare      = 0.12

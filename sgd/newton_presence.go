@@ -11,9 +11,9 @@ import (
 //
 //	A = Σ_j λʲb·v,  B = Σ_j λʲb²,  C = Σ_j λ²ʲb²,
 //
-// once for λ = 7/8 and once for λ = 255/256. The share is A/B. Its distance from 0 is A/(s√C), which is standard normal
-// if no slot holds a record. If the two shares differ by more than four deviations of the first, the share has changed,
-// and the first sums replace the second.
+// once for λ = 7/8 and once for λ = 255/256. The share is A/B. It is A/(s√C) standard deviations away from 0; this
+// number is standard normal if no slot holds a record. If the two shares differ by more than four standard deviations
+// of the first, the share has changed: the sums for λ = 7/8 replace the others.
 type presence struct {
 	recent, long decaying
 }
@@ -23,8 +23,8 @@ type decaying struct{ records, slots, noise float64 }
 const (
 	recentDecay = 1 - 1./8
 	longDecay   = 1 - 1./256
-	// evident is the distance from 0 at which there certainly are records. Noise alone reaches it once in 3·10⁶
-	// independent trials.
+	// evident is the distance from 0, in standard deviations, at which there certainly are records. Noise alone reaches
+	// it once in 3·10⁶ independent trials.
 	evident = 5
 )
 

@@ -13,7 +13,7 @@ func (e *Newton) abandon() {
 	e.restart()
 }
 
-// forget goes back to the searches at the start.
+// forget returns to the phase of the first searches.
 func (e *Newton) forget() {
 	d := len(e.w)
 	e.uncentre(e.w)

@@ -8,9 +8,9 @@ import (
 	"github.com/streamdp/streamdp/internal/newton"
 )
 
-// Opened returns the public numbers with which earlier releases opened the open step: quantile is the quantile that it
-// searches for, 0 in a gradient step; slots is its number of slots; squared is R², in units of the squared bound, the
-// squared norm to which the rows of the open epoch's matrix are shortened.
+// Opened returns public numbers of the open step, which follow from earlier releases. quantile is the quantile that the
+// step searches for, 0 in a gradient step. slots is its number of slots. squared is R² in units of the squared bound:
+// the squared norm to which the rows of the open epoch's matrix are shortened.
 func (e *Newton) Opened() (quantile float64, slots uint64, squared float64) {
 	switch e.phase {
 	case searchNorm:
@@ -34,13 +34,13 @@ func (e *Newton) scaleQuantile() float64 {
 	return scaleQuantile
 }
 
-// The ladders of two searches: for ‖x‖², and for |r|‖x‖, or |r|‖s‖ with an intercept.
+// These ladders hold the candidate values of two searches: for ‖x‖², and for |r|‖x‖ (|r|‖s‖ with an intercept).
 var (
 	normLadder  = ladder.Ladder{Top: 1, Rungs: 32}
 	scaleLadder = ladder.Ladder{Top: 0x1p16, Rungs: 32}
 )
 
-// The shares of the records at which the searches stop.
+// These are the shares of the records at which the searches stop.
 const (
 	normQuantile  = 0.75
 	scaleQuantile = 0.6

@@ -9,8 +9,8 @@ import (
 )
 
 // wander detects that a sequence y_1, y_2, … is no longer stationary. It computes means m of wanderLength successive
-// vectors of an epoch. Let m̄ be the mean, over about the last 16, of n ≥ 5 earlier means that were not far. A new mean
-// is far if
+// vectors of an epoch. Let m̄ be the mean of the n ≥ 5 earlier means that were not far; it covers about the last 16 of
+// them. A new mean is far if
 //
 //	‖W⁻¹(m − m̄)‖² > (1 + 6√(2/d))·(1 + 1/min(n, 16))·½V
 //

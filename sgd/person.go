@@ -36,8 +36,8 @@ func (c *Config) gradientSteps() matfact.Participation {
 	return p
 }
 
-// chargePerson sets the plan's Person. It returns the charge for a person, in units of a single record's cost, and
-// the joint norm of a person's gradients under C. Without persons, both belong to a single record.
+// chargePerson sets the plan's Person. It returns the charge for a person, in units of a single record's cost, and the
+// joint norm of a person's gradients under C. Without persons, both are those of a single record.
 func (p *AMBPlan) chargePerson(cfg *Config, f matfact.Factorization, adjacency dp.Adjacency) (charge PersonCharge,
 	norm float64, err error) {
 	if !cfg.personal() {

@@ -62,7 +62,7 @@ func (r *rows) read(x, row []float64) (y, square float64, ok bool) {
 	return y, square, true
 }
 
-// readLarge does the same for features whose squares leave the range of float64, or that are not finite.
+// readLarge is read for features whose squares leave the range of float64, or that are not finite.
 func (r *rows) readLarge(x, row []float64) (y, square float64, ok bool) {
 	if !vector.Finite(row) {
 		return 0, 0, false

@@ -40,7 +40,7 @@ func TestWaysOut(t *testing.T) {
 			},
 		},
 		{
-			"another key", failure.Key, "configure the file of the ledger's key",
+			"another key", failure.Key, "configure that key's file",
 			func(t *testing.T, r *streamtest.Rig) { r.Seed++ },
 			func(t *testing.T, r *streamtest.Rig) { r.Seed-- },
 		},
