@@ -377,7 +377,7 @@ func TestDefects(t *testing.T) {
 		`11: stream.orders.input.columns: must not be repeated ("amount")`)
 	f(`"items"`, `""`, `10: stream.orders.input.columns: must not be empty`)
 	f(`"items"`, `"a..b"`,
-		`10: stream.orders.input.columns: must be a name or a path "a.b[0].c", where a backslash makes . \ [ or ] part of a name ("a..b")`)
+		`10: stream.orders.input.columns: must be a name, or a path such as "a.b[0].c"; inside a name, write a backslash before . \ [ or ] ("a..b")`)
 	f(`"items"`, `"amount.net"`, `10: stream.orders.input.columns: must not lie inside another column ("amount.net")`)
 	f(`codec = "json", columns = ["amount", "items", "weight"]`, `codec = "csv", columns = ["1", "0", "x"]`,
 		`10: stream.orders.input.columns: must be a position from "1" to "1000000" ("0")`,
@@ -398,7 +398,7 @@ func TestDefects(t *testing.T) {
 		`4: state.dir: ${ must be followed by the name of an environment variable and }, as in ${HOME}; write $${ for a literal ${`)
 	f(`"zero-out"`, `"${SECRET}"`, `18: stream.orders.privacy.adjacency: must be "zero-out" or "replace" ("${SECRET}")`)
 	f(`"items"`, `"${SECRET}.", "x"`,
-		`10: stream.orders.input.columns: must be a name or a path "a.b[0].c", where a backslash makes . \ [ or ] part of a name ("${SECRET}.")`)
+		`10: stream.orders.input.columns: must be a name, or a path such as "a.b[0].c"; inside a name, write a backslash before . \ [ or ] ("${SECRET}.")`)
 }
 
 // TestStreams: conflicts between two streams.

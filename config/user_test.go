@@ -60,7 +60,7 @@ func TestUserFaults(t *testing.T) {
 	f(finite, `key = "field:amount", max_users = 5000`,
 		`user.key: must not be a column, nor be inside a column or contain one ("field:amount")`)
 	f(finite, `key = "field:a..b", max_users = 5000`,
-		`user.key: must be "field:" and a name or a path "a.b"; a backslash makes . \ [ or ] part of a name ("field:a..b")`)
+		`user.key: must be "field:" followed by a name, or by a path such as "a.b"; inside a name, write a backslash before . \ [ or ] ("field:a..b")`)
 	f(finite, good+", cap = 16777216", "user.cap: must be 1 to 16777215 (16777216)")
 	f(finite, good+", separation = 0", "user.separation: must be 1 to 4294967294 (0)")
 	f(finite, good+", per_step = 256", "user.per_step: must be 1 to 255 (256)")

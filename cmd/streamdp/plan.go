@@ -58,7 +58,7 @@ func planCommand(g *globals) *cobra.Command {
 				guessed = guessed || plan.Conditioned(s)
 				within := plan.Steps(s, at, chosen)
 				if len(within) == 0 {
-					return exit.Usagef("--steps has no step that stream %s reaches: it ends with step %d", s.Name,
+					return exit.Usagef("--steps has only steps after the end of stream %s, which is step %d", s.Name,
 						s.LastStep())
 				}
 				p, err := plan.Of(of, s, plan.Options{

@@ -57,7 +57,8 @@ func TestPlanWithHorizon(t *testing.T) {
 	if len(plans) != 1 || !slices.Equal(plans[0].Steps, []uint64{1, 10, 50}) {
 		t.Errorf("plan shows %+v", plans)
 	}
-	want(t, exitUsage, "--steps has no step that stream orders reaches: it ends with step 50", "plan", "-c", s.config,
+	want(t, exitUsage, "--steps has only steps after the end of stream orders, which is step 50", "plan",
+		"-c", s.config,
 		"--steps", "100")
 }
 
@@ -155,7 +156,7 @@ func TestPlanSaysWhy(t *testing.T) {
 	mean := `workload = "mean"`
 	own, tuned := planned(mean, mean), planned(mean, mean+"\ntune = 10000")
 	gain, loss := 1-noise(tuned, 4)/noise(own, 4), noise(tuned, 0)/noise(own, 0)-1
-	says(own, "auto chose jme, because its other choices, pp_debiased and combined, square single rows",
+	says(own, "auto chose jme, because its alternatives, pp_debiased and combined, square single rows",
 		"auto chose phased, because neither horizon nor tune is set",
 		fmt.Sprintf("with tune = 10000 the noise would be %.0f %% less at step 10000, and %.0f %% more at step 1",
 			100*gain, 100*loss))
@@ -166,7 +167,7 @@ func TestPlanSaysWhy(t *testing.T) {
 	says(planned(mean, "workload = \"window\"\nwindow = 20"), "auto chose blt, because for workload \"window\"")
 	one := planned("step   = 100 ", "step = 1 ")
 	says(one,
-		"auto chose jme, because its other choices, pp_debiased and combined, square noisy rows, which needs another "+
+		"auto chose jme, because its alternatives, pp_debiased and combined, square noisy rows, which needs another "+
 			"factorization")
 	says(planned(mean, mean+"\nfactorization = \"identity\""), "auto chose jme")
 	if named := planned(mean, mean+"\nmethod = \"jme\"\nfactorization = \"phased\""); len(named.Why) > 0 {

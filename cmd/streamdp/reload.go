@@ -23,8 +23,8 @@ func reloadCommand(g *globals) *cobra.Command {
 			"configuration again, and print the differences. Streams are added, removed and\n" +
 			"changed while the others continue. The change is all or nothing: if any part\n" +
 			"cannot be applied, nothing is. A change outside of streams is refused, because\n" +
-			"it takes effect only at a start. So is a change on which the guarantee of an\n" +
-			"open epoch depends.\n\n" +
+			"it takes effect only at a start. A change on which the guarantee of an open\n" +
+			"epoch depends is refused too.\n\n" +
 			"Nothing is charged. A new stream is halted until its first epoch is opened with\n" +
 			"streamdp epoch open; with --open it is opened at once, as at a start. The epoch\n" +
 			"of a removed stream stays open, and continues when the stream comes back.",

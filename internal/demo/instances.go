@@ -568,10 +568,12 @@ func (r *instancesResult) print(w io.Writer) error {
 		r.Releases, r.Instances, math.Round(10*r.Seconds)/10)
 	switch {
 	case r.Takeover > 0:
-		fmt.Fprintf(w, "%s was killed; others published its partitions %.1f s later, with a session of %v\n", r.Killed,
-			r.Takeover, instancesSession)
+		fmt.Fprintf(w, "%s was killed; others published the releases of its partitions %.1f s later (session "+
+			"timeout %v)\n",
+			r.Killed, r.Takeover, instancesSession)
 	case r.Killed != "":
-		fmt.Fprintf(w, "%s was killed; you interrupted before others published its partitions\n", r.Killed)
+		fmt.Fprintf(w, "%s was killed; you interrupted before others published the releases of its partitions\n",
+			r.Killed)
 	}
 	if r.Releases == 0 {
 		_, err := fmt.Fprintln(w, "INSECURE: keys are derived from a known number; nothing was published")
@@ -583,8 +585,8 @@ func (r *instancesResult) print(w io.Writer) error {
 		fmt.Fprintln(w, "a single process that reads the same log publishes the same releases, byte for byte")
 	} else {
 		fmt.Fprintf(w,
-			"a single process that reads the same log publishes %d of them with other bytes, and %d that are missing "+
-				"here\n",
+			"of the releases of a single process that reads the same log, %d have other bytes here and %d are "+
+				"missing here\n",
 			r.Different, r.Missing)
 	}
 	_, err := fmt.Fprintln(w, "INSECURE: keys are derived from a known number; nothing was protected")

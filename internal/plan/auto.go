@@ -52,12 +52,12 @@ func (p *Plan) explain(s *config.Stream, uses moments.Plan) (why []string) {
 func whyMethod(m *moments.Config, uses moments.Plan) string {
 	c := uses.Choice
 	if c == nil {
-		reason := "its other choices, pp_debiased and combined, square noisy rows, which needs another " +
+		reason := "its alternatives, pp_debiased and combined, square noisy rows, which needs another " +
 			"factorization"
 		switch {
 		case m.Step > 1:
-			reason = "its other choices, pp_debiased and combined, square single rows, but a step of several " +
-				"offsets has only their sum"
+			reason = "its alternatives, pp_debiased and combined, square single rows, but a step of several " +
+				"offsets has only the sum of its rows"
 		case m.Second != nil:
 			reason = "the second moment has its own workload or factorization"
 		}

@@ -97,11 +97,11 @@ func (p *Plan) printNewton(w io.Writer) error {
 	if len(p.Outlook) > 0 {
 		fmt.Fprint(w, "\n  expected excess risk of theta_average, divided by the residuals' variance, for features "+
 			"with\n"+
-			"  any constant second moment; and of method amb, for uncorrelated features of unit variance,\n"+
-			"  with this fact configured\n")
+			"  any constant second moment; last column: method amb, for uncorrelated features of unit variance,\n"+
+			"  if its keys are set for such features\n")
 		fmt.Fprint(t, "  iteration\tslots\tby sampling\tby privacy\t")
 		if p.Descent != nil {
-			fmt.Fprint(t, "all of amb's\t")
+			fmt.Fprint(t, "amb, both\t")
 		}
 		fmt.Fprintln(t)
 		for i, o := range p.Outlook {
