@@ -292,7 +292,8 @@ func (d *document) checkUserKey(s *Stream, key toml.Key) {
 		names, ok := column.Parse(path)
 		if !ok || column.Indexed(names) {
 			d.Add(at, -1,
-				`must be "field:" followed by a name, or by a path such as "a.b"; inside a name, write a backslash before . \ [ or ]`, s.User.Key)
+				`must be "field:" followed by a name, or by a path such as "a.b"; inside a name, `+
+					"write a backslash before . \\ [ or ]", s.User.Key)
 			return
 		}
 		for _, c := range s.Input.Fields() {

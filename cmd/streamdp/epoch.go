@@ -256,7 +256,7 @@ func beginning(books *ledger.Books, s *config.Stream, t core.Task, from string) 
 		switch {
 		case from != "continue" || e.Stream != t.Stream || e.Partition != t.Partition:
 		case e.State == "open":
-			return fmt.Sprintf("after the last committed step of epoch %d, which began at offset %s",
+			return fmt.Sprintf("after the last committed step of epoch %d (this epoch began at offset %s)",
 				e.Epoch, firsts(e)), nil
 		case len(e.Parts) > 0:
 			return fmt.Sprintf("where epoch %d ended (its offsets: %s)", e.Epoch, ranges(e)), nil

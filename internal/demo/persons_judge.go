@@ -102,11 +102,11 @@ func (l *personLog) judge(ctx context.Context, client *kafka.Client, o *Options)
 // print writes the streams side by side.
 func (r *personsResult) print(w io.Writer) error {
 	fmt.Fprintf(w, "%d made-up records of %d persons, in %d steps of %d, in %.1f s.\n"+
-		"The busiest 1 %% of persons wrote %.0f %% of the records, the busiest person %d records;\n"+
+		"The busiest 1 %% of persons wrote %.0f %% of the records, the busiest person %d;\n"+
 		"half of the persons wrote at most %d records each.\n"+
 		"The amounts of one person are similar, and busy persons write larger ones.\n"+
-		"With persons protected, a person counts in at most %d steps, at least %d apart, and\n"+
-		"once in each: %.0f %% of the records count.\n\n",
+		"With persons protected, a person counts in at most %d steps, at least %d\n"+
+		"apart, and once in each: %.0f %% of the records count.\n\n",
 		r.Records, r.Persons, r.Steps, personsStep, r.Seconds, 100*r.Top, r.Busiest, r.Median, personsCap,
 		personsSeparation, 100*r.Counted)
 	var table strings.Builder
@@ -136,7 +136,7 @@ func (r *personsResult) print(w io.Writer) error {
 		name string
 		mean float64
 	}{{"over records", r.OverRecords}, {"over persons", r.OverPersons}, {"of counted records", r.OverCounted}} {
-		row(fmt.Sprintf("off the mean %s, %.2f", exact.name, exact.mean), func(s *personsRelease) string {
+		row(fmt.Sprintf("minus the mean %s, %.2f", exact.name, exact.mean), func(s *personsRelease) string {
 			if s.Unit != "person" && exact.name == "of counted records" {
 				return ""
 			}

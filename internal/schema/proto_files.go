@@ -49,7 +49,7 @@ type reach struct {
 // package handles some of their messages by name.
 var standardProtos = protocompile.WithStandardImports(
 	protocompile.ResolverFunc(func(path string) (found protocompile.SearchResult, err error) {
-		return found, fmt.Errorf("%s is not among the references", path)
+		return found, fmt.Errorf("%s is not among the schema's references", path)
 	}))
 
 // FindFileByPath gives the compiler a file that add has read.
@@ -64,7 +64,7 @@ func (p *protoFiles) FindFileByPath(path string) (protocompile.SearchResult, err
 func (p *protoFiles) add(path string) (r reach, err error) {
 	if f, ok := p.read[path]; ok {
 		if f == nil {
-			return r, errors.New("the file imports itself")
+			return r, errors.New("the file imports itself, directly or through other files")
 		}
 		return f.reach, nil
 	}
@@ -73,7 +73,7 @@ func (p *protoFiles) add(path string) (r reach, err error) {
 	}
 	text, ok := p.texts[path]
 	if !ok {
-		return r, fmt.Errorf("%s is not among the references", path)
+		return r, fmt.Errorf("%s is not among the schema's references", path)
 	}
 	p.read[path] = nil
 	f, d, err := p.parse(path, text)
