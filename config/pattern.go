@@ -393,7 +393,8 @@ func (d *document) readTemplate(template *string, key toml.Key, own bool) {
 			"must contain \"*\" with input.topics: each topic needs its own output, and \"*\" stands for the "+
 				"topic's name", *template)
 	case *template == anyTopic:
-		d.Add(key, -1, "must not be \"*\" alone: it stands for the input topic, so input and output would be the same", *template)
+		d.Add(key, -1, "must not be \"*\" alone: it stands for the input topic, so input and output would be the "+
+			"same", *template)
 	}
 }
 

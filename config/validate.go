@@ -556,7 +556,8 @@ func (d *document) checkTopics(c *Config) {
 			writes(out)
 		case d.Sound(out) && d.Sound(under(key, "input", "topic")):
 			if s.Output.Topic = s.Input.Topic + ".dp"; !isTopic(s.Output.Topic) {
-				d.Add(out, -1, "required, because the default (input.topic followed by \".dp\") is too long for a topic", nil)
+				d.Add(out, -1, "required, because the default (input.topic followed by \".dp\") is too long for a "+
+					"topic", nil)
 			}
 			outputs = append(outputs, use{out, s.Output.Topic, false})
 		}
@@ -597,7 +598,8 @@ func (d *document) checkTopics(c *Config) {
 			if !out.given && !other.given {
 				d.Note(out.key, -1,
 					fmt.Sprintf(
-						"required, because streams %s and %s read the same topic and would both publish to the same default",
+						"required, because streams %s and %s read the same topic and would both publish to the same "+
+							"default",
 						other.key[1], out.key[1]), out.topic)
 			} else {
 				d.Note(out.key, -1, "must differ from the topic of "+other.key.String(), out.topic)

@@ -194,7 +194,8 @@ func printPopulations(out io.Writer, all []ledger.PopulationSpent) error {
 				"  every user key counts in one partition only: mu is the root of the sum of its squares over the "+
 					"epochs of a partition, for the partition where this is largest")
 		} else {
-			fmt.Fprintln(out, "  a person may have records in all partitions: mu is the root of the sum of its squares "+
+			fmt.Fprintln(out, "  a person may have records in all partitions: mu is the root of the sum of its "+
+				"squares "+
 				"over all epochs")
 		}
 		if n := len(p.Epochs); n > 0 && p.Epochs[n-1].Period > 0 {

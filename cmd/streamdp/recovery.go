@@ -180,7 +180,8 @@ func verifyCommand(g *globals) *cobra.Command {
 		},
 	}
 	f.register(c, "only this epoch")
-	c.Flags().StringVar(&from, "from", "", "read manifest and secret from this exported epoch, not from the state directory")
+	c.Flags().StringVar(&from, "from", "", "read manifest and secret from this exported epoch, not from the state "+
+		"directory")
 	return c
 }
 
@@ -241,7 +242,8 @@ func printVerification(out io.Writer, v recovery.Verification) {
 	if v.Releases == 1 {
 		be = "is"
 	}
-	fmt.Fprintf(out, "%s up to step %d, for offsets [%d, %d), %s equal, byte for byte, to those computed from log, key and manifest",
+	fmt.Fprintf(out, "%s up to step %d, for offsets [%d, %d), %s equal, byte for byte, to those computed from log, "+
+		"key and manifest",
 		words.Plural(v.Releases, "release"), v.Step, v.First, v.End, be)
 	if v.Missing > 0 {
 		fmt.Fprintf(out, "; %d more are missing from the output", v.Missing)

@@ -247,10 +247,12 @@ func personsOf(t *monitor.TaskStatus) string {
 
 // verdicts explains the verdicts of a release about the bounds that a warm-up found.
 var verdicts = map[string]string{
-	"partial": "a column is frozen because too few rows have different values in it: its mean is its centre and its moments are 0",
+	"partial": "a column is frozen because too few rows have different values in it: its mean is its centre and its " +
+		"moments are 0",
 	"stale": "fewer rows are within the clip norm than in the warm-up, so the bounds no longer fit; a new epoch " +
 		"finds new bounds",
-	"biased": "the effect of clipping is more than twice the noise at the horizon (or at the step that tune sets, or at " +
+	"biased": "the effect of clipping is more than twice the noise at the horizon (or at the step that tune sets, or " +
+		"at " +
 		"step 10 000): use se_with_clipping",
 	"fail": "the warm-up found no bounds: too few valid records (is a column mistyped?), or no column varies; its " +
 		"release says how many records it needs",

@@ -85,7 +85,8 @@ func (s *Subject) Noise(x Stream, noise Source) (*NoiseReport, error) {
 				off := units / (diagonal[i]/2 + slack)
 				if n.Off = max(n.Off, off); !(off <= 1) {
 					errs = append(errs,
-						fmt.Errorf("step %d, coordinate %d of %s: the noise differs by %g lattice units from the noise that was drawn",
+						fmt.Errorf("step %d, coordinate %d of %s: the noise differs by %g lattice units from the "+
+							"noise that was drawn",
 							t+1, j, name, units))
 				}
 			}

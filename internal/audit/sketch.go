@@ -85,7 +85,8 @@ func Sketches(x, y Sketch, gamma float64, runs int, alpha float64) (*SketchRepor
 		}
 	}
 	if rows[0] != rows[1] {
-		return nil, fmt.Errorf("one sketch has %d rows and the other %d: the number of rows tells the neighbours apart", rows[0], rows[1])
+		return nil, fmt.Errorf("one sketch has %d rows and the other %d: the number of rows tells the neighbours "+
+			"apart", rows[0], rows[1])
 	}
 	n := rows[0]
 	f := stattest.Ratio(n, alpha/3)

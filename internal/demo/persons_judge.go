@@ -91,7 +91,8 @@ func (l *personLog) judge(ctx context.Context, client *kafka.Client, o *Options)
 		v := last.Values[one.Value]
 		if one.Mean, one.SE = v.Data.At(0), v.SE.At(0); math.IsNaN(one.Mean) || last.Step != personsSteps {
 			return nil,
-				fmt.Errorf("stream %s: release %d has no %s: the noise is too large for so few records; raise --epsilon",
+				fmt.Errorf("stream %s: release %d has no %s: the noise is too large for so few records; raise "+
+					"--epsilon",
 					name, last.Step, one.Value)
 		}
 		r.Streams = append(r.Streams, one)

@@ -31,7 +31,8 @@ func PrintGuarantee(w io.Writer, d *core.Description, name, text string) error {
 	} else {
 		over := "all epochs of the population, of every stream, topic and partition"
 		if n := d.Person.Period; n > 0 {
-			over = fmt.Sprintf("consecutive epochs of the population, of every stream, topic and partition, until they "+
+			over = fmt.Sprintf("consecutive epochs of the population, of every stream, topic and partition, until "+
+				"they "+
 				"have %d steps; the next epoch begins a new limit", n)
 		}
 		row("limit", "(%g, %g) over %s", d.LimitEpsilon, d.LimitDelta, over)

@@ -126,6 +126,7 @@ func (p *rulesNoise) print(w io.Writer) error {
 	}
 	_, err := fmt.Fprintln(w,
 		"  A larger cap pays off if many persons have that many records. One person can move a sum by cap × per_step, "+
-			"and the noise is never less than that. With a small cap the mean is closer to the mean over persons than over records.")
+			"and the noise is never less than that. With a small cap the mean is closer to the mean over persons "+
+			"than over records.")
 	return err
 }

@@ -119,7 +119,8 @@ func CheckHeader(header string) error {
 	names := headerNames(header)
 	for i, name := range names {
 		if name == "" || slices.Contains(names[:i], name) || !strings.Contains(header, ",") {
-			return exit.Usagef("--header is %q, must be auto, yes, no, or distinct names separated by commas: a,b or a,",
+			return exit.Usagef("--header is %q, must be auto, yes, no, or distinct names separated by commas: a,b or "+
+				"a,",
 				header)
 		}
 	}
