@@ -124,7 +124,7 @@ func TestAdamFaults(t *testing.T) {
 	f(g, `encoding = "base64"`, `values = ["parameters", "update"]`,
 		`updates.output.values: must be a value that this stream publishes: "parameters", "v_noise" or "model_step" ("update")`)
 	f(g, `encoding = "base64"`, `privacy_every = 10`,
-		`updates.output.privacy_every: must be 1 for adam: some of its steps have no release, or one of several messages (10)`)
+		`updates.output.privacy_every: must be 1 for adam: a step may have no release, or a release in several messages (10)`)
 	f(g, "clip = 1.5", "clip = 1\ndecay = 1",
 		`updates.adam.decay: unknown key (it belongs in [stream.updates.moments])`)
 

@@ -92,7 +92,7 @@ func (d *document) checkCluster(c *Config) {
 // checkShared reports keys of the whole process that cannot be used with [cluster].
 func (d *document) checkShared(c *Config) {
 	if key := (toml.Key{"kafka", "control_topic"}); d.Sound(key) && c.Kafka.ControlTopic != "" {
-		d.Add(key, -1, "must be absent with [cluster]: each shard's ledger is a topic already, with one writer",
+		d.Add(key, -1, "must be absent with [cluster]: each shard's ledger is a topic itself, with one writer",
 			c.Kafka.ControlTopic)
 	}
 	if key := (toml.Key{"state", "encrypt"}); d.Sound(key) && c.State.Encrypt {
@@ -107,7 +107,7 @@ func (d *document) checkShared(c *Config) {
 	}
 	group := toml.Key{"cluster", "group"}
 	if key := (toml.Key{"kafka", "group"}); d.Sound(key) && d.Sound(group) && c.Kafka.Group == c.Cluster.Group {
-		d.Add(key, -1, "must not be cluster.group: that group has members, and accepts offsets from them only",
+		d.Add(key, -1, "must not be cluster.group: that group has members, and accepts offsets only from them",
 			c.Kafka.Group)
 	}
 }

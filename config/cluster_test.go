@@ -85,7 +85,7 @@ func TestClusterFaults(t *testing.T) {
 		`8: cluster.shards: must be 1 to 4096 (4097)`, `9: cluster.session_timeout: must be "1s" to "5m" ("301s")`)
 
 	f(strings.Replace(shared(group), "[state]", "group = \"g\"\n[state]", 1),
-		`3: kafka.group: must not be cluster.group: that group has members, and accepts offsets from them only ("g")`)
+		`3: kafka.group: must not be cluster.group: that group has members, and accepts offsets only from them ("g")`)
 	if c := parse(t, strings.Replace(shared(group), "[state]", "group = \"lag\"\n[state]", 1)); c.Kafka.Group != "lag" {
 		t.Errorf("%+v", c.Kafka)
 	}
@@ -93,7 +93,7 @@ func TestClusterFaults(t *testing.T) {
 	// These settings cannot be used with shards.
 	f(strings.Replace(shared(group), "[state]",
 		"control_topic = \"claims\"\n[state]\nencrypt = true\narchive = true", 1),
-		`3: kafka.control_topic: must be absent with [cluster]: each shard's ledger is a topic already, with one writer ("claims")`,
+		`3: kafka.control_topic: must be absent with [cluster]: each shard's ledger is a topic itself, with one writer ("claims")`,
 		`5: state.encrypt: must be false with [cluster]: state in Kafka is always encrypted, and instances keep nothing in state.dir that needs encryption (true)`,
 		`6: state.archive: must be false with [cluster]: a shard holds 64 MiB, and an archive grows without limit; let the output topic keep the releases (true)`)
 	merged := strings.Replace(shared(group), "step   = 100", "merge = true\nstep = 100", 1)

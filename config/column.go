@@ -84,7 +84,7 @@ func (in *Input) what() string {
 func (in *Input) severalOf(value any) string {
 	for _, s := range in.Specs() {
 		if names := s.Names(); value == s.Name && !slices.Contains(names, s.Name) {
-			return "of " + s.Name + " a row has " + strings.Join(names, ", ")
+			return "column " + s.Name + " gives the row the numbers " + strings.Join(names, ", ")
 		}
 	}
 	return ""

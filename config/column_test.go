@@ -231,7 +231,7 @@ refit = { target = "` + target + `", window = 1000, clip_x = 2, clip_y = 1 }
 	}
 	if _, err := Parse("f", []byte(text("country"))); err == nil ||
 		!strings.Contains(err.Error(),
-			`refit.target: must be one of the columns ("country") (of country a row has country=FR, country=other)`) {
+			`refit.target: must be one of the columns ("country") (column country gives the row the numbers country=FR, country=other)`) {
 		t.Errorf("a target that is several numbers: %v", err)
 	}
 	parse(t, text("country=FR"))

@@ -215,14 +215,14 @@ adjacency = "zero-out"
 	f("[stream.orders]",
 		"[stream.more]\ninput = { topic = \"orders\", columns = [\"a\"] }\n"+
 			"privacy = { epsilon = 1, delta = 1e-8, adjacency = \"zero-out\" }\nmoments = {}\n[stream.orders]",
-		`10: stream.orders.output.topic: required, because streams more and orders read the same topic and would both publish to its default ("orders.dp")`)
+		`10: stream.orders.output.topic: required, because streams more and orders read the same topic and would both publish to the same default ("orders.dp")`)
 	f("[stream.orders]",
 		"[stream.more]\ninput = { topic = \"orders\", columns = [\"a\"] }\noutput.topic = \"more\"\n"+
 			"privacy = { epsilon = 2, delta = 1e-8, adjacency = \"zero-out\" }\nmoments = {}\n[stream.orders]",
 		"13: stream.orders.privacy.limit_epsilon: must be the same as in [stream.more], which reads the same topic: "+
 			"2 (1)")
 	f(`topic = "orders"`, `topic = "`+strings.Repeat("x", 247)+`"`,
-		`6: stream.orders.output.topic: required: the default, the input's topic followed by ".dp", is too long`)
+		`6: stream.orders.output.topic: required, because the default (input.topic followed by ".dp") is too long for a topic`)
 }
 
 func TestLoadUnreadable(t *testing.T) {

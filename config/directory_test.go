@@ -67,10 +67,10 @@ func TestDirectory(t *testing.T) {
 		"c.toml", strings.Replace(other, "step =", "horizo = 1\nstep =", 1))
 	// One key is in two files, and one table is a plain value in another file.
 	f([]string{
-		"b.toml:2: kafka.brokers: is also in a.toml:2",
-		"c.toml:1: http.listen: is also in a.toml:7",
-		"c.toml:2: state: is also in a.toml:3",
-		"d.toml:1: stream.orders.moments.clip: is also in a.toml:21",
+		"b.toml:2: kafka.brokers: is also set in a.toml:2",
+		"c.toml:1: http.listen: is also set in a.toml:7",
+		"c.toml:2: state: is also set in a.toml:3",
+		"d.toml:1: stream.orders.moments.clip: is also set in a.toml:21",
 	}, "a.toml", orders, "b.toml", "[kafka]\nbrokers = [\"other:9092\"]\n", "c.toml",
 		"http.listen = \"a:1\"\nstate = 1\n", "d.toml", "stream.orders.moments.clip = 2\n")
 	// A text that is not TOML hides all other faults, except those of other texts that are not TOML.

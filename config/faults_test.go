@@ -120,16 +120,16 @@ func TestDefects(t *testing.T) {
 	f("clip = 1.0", "clip = inf", "21: stream.orders.moments.clip: must be finite (+Inf)")
 	f("[40.0, 3.0, 1.2]", "[40.0,\n3.0, nan]", "13: stream.orders.centre: must be finite (NaN)")
 	f("epsilon = 1.0", "epsilon = 1e9",
-		"16: stream.orders.privacy.epsilon: must be smaller: with so little noise, every delta below 1 would need "+
-			"its tail, which is cut off (1e+09)")
+		"16: stream.orders.privacy.epsilon: must be smaller: with so little noise, the part of its tail that is "+
+			"cut off would matter for every delta below 1 (1e+09)")
 	f("epsilon = 1.0", "epsilon = 0", "16: stream.orders.privacy.epsilon: must be positive (0)")
 	f("epsilon = 1.0", "epsilon = -1.5", "16: stream.orders.privacy.epsilon: must be positive (-1.5)")
 	f("delta = 1e-8", "delta = 0.0", "17: stream.orders.privacy.delta: must be in (0, 1) (0.0)")
 	f("delta = 1e-8", "delta = 1", "17: stream.orders.privacy.delta: must be in (0, 1) (1)")
 	for _, delta := range []string{"1e-19", "1e-31", "1e-300"} {
 		f("delta = 1e-8", "delta = "+delta,
-			"17: stream.orders.privacy.delta: must be at least 2.2e-19: a smaller delta would need noise beyond the "+
-				"point where its tail is cut off ("+delta+")")
+			"17: stream.orders.privacy.delta: must be at least 2.2e-19: for a smaller delta, the part of the "+
+				"noise's tail that is cut off would matter ("+delta+")")
 	}
 	f("limit_epsilon = 3.0", "limit_epsilon = 0.9",
 		"19: stream.orders.privacy.limit_epsilon: must be at least epsilon, 1 (0.9)")
@@ -377,7 +377,7 @@ func TestDefects(t *testing.T) {
 		`11: stream.orders.input.columns: must not be repeated ("amount")`)
 	f(`"items"`, `""`, `10: stream.orders.input.columns: must not be empty`)
 	f(`"items"`, `"a..b"`,
-		`10: stream.orders.input.columns: must be a name or a path "a.b[0].c", where a backslash makes . \ [ or ] part of a name ("a..b")`)
+		`10: stream.orders.input.columns: must be a name, or a path such as "a.b[0].c"; inside a name, write a backslash before . \ [ or ] ("a..b")`)
 	f(`"items"`, `"amount.net"`, `10: stream.orders.input.columns: must not lie inside another column ("amount.net")`)
 	f(`codec = "json", columns = ["amount", "items", "weight"]`, `codec = "csv", columns = ["1", "0", "x"]`,
 		`10: stream.orders.input.columns: must be a position from "1" to "1000000" ("0")`,
@@ -398,7 +398,7 @@ func TestDefects(t *testing.T) {
 		`4: state.dir: ${ must be followed by the name of an environment variable and }, as in ${HOME}; write $${ for a literal ${`)
 	f(`"zero-out"`, `"${SECRET}"`, `18: stream.orders.privacy.adjacency: must be "zero-out" or "replace" ("${SECRET}")`)
 	f(`"items"`, `"${SECRET}.", "x"`,
-		`10: stream.orders.input.columns: must be a name or a path "a.b[0].c", where a backslash makes . \ [ or ] part of a name ("${SECRET}.")`)
+		`10: stream.orders.input.columns: must be a name, or a path such as "a.b[0].c"; inside a name, write a backslash before . \ [ or ] ("${SECRET}.")`)
 }
 
 // TestStreams checks the faults of conflicts between two streams.

@@ -292,15 +292,15 @@ func (e *expansion) refuses(p, s *Stream) string {
 	for _, other := range e.readers[s.Input.Topic] {
 		if other.of.Input.Topics != p.Input.Topics {
 			return fmt.Sprintf(
-				"[stream.%s] matches it too and reads it already; with both, its records would pay twice: give both "+
-					"patterns the same text if you want that", other.of.Name)
+				"[stream.%s] already reads this topic; with both, its records would pay twice: if you want that, give "+
+					"both tables the same input.topics", other.of.Name)
 		}
 	}
 	if e.names[s.Name] {
-		return "the stream's name is taken by that of another topic: stream " + s.Name
+		return "another topic already has a stream of this name: " + s.Name
 	}
-	for _, w := range []struct{ what, topic string }{{"its output ", s.Output.Topic}, {"the topic of its dead " +
-		"letters, ", s.DeadLetter.Topic}} {
+	for _, w := range []struct{ what, topic string }{{"its output topic ", s.Output.Topic},
+		{"its dead-letter topic ", s.DeadLetter.Topic}} {
 		if w.topic == "" || w.topic == p.DeadLetter.Topic {
 			continue
 		}
@@ -318,7 +318,7 @@ func (e *expansion) refuses(p, s *Stream) string {
 	}
 	if first := e.persons[s.User.Population]; first != nil {
 		if s.User.Period != first.User.Period || !s.Privacy.agrees(first.Privacy) {
-			return "it has the same persons as stream " + first.Name + ", but another period, limit or adjacency"
+			return "it has the same population as stream " + first.Name + ", but another period, limit or adjacency"
 		}
 	}
 	return ""
@@ -390,10 +390,11 @@ func (d *document) readTemplate(template *string, key toml.Key, own bool) {
 	switch stars := strings.Count(*template, anyTopic); {
 	case own && stars == 0:
 		d.Add(key, -1,
-			"must contain \"*\" with input.topics: it stands for the input's topic, so that each topic has an "+
-				"output of its own", *template)
+			"must contain \"*\" with input.topics: each topic needs its own output, and \"*\" stands for the "+
+				"topic's name", *template)
 	case *template == anyTopic:
-		d.Add(key, -1, "must not be \"*\" alone, which is the input's own topic", *template)
+		d.Add(key, -1, "must not be \"*\" alone: it stands for the input topic, so input and output would be the "+
+			"same", *template)
 	}
 }
 
@@ -407,7 +408,7 @@ func (d *document) checkTemplates(c *Config) {
 		out := toml.Key{"stream", s.Name, "output", "topic"}
 		if d.Sound(out) {
 			if other, ok := written[s.Output.Topic]; ok {
-				d.Note(out, -1, "must differ from "+other.String()+", so that the topics differ", s.Output.Topic)
+				d.Note(out, -1, "must differ from "+other.String()+": they would name the same topic", s.Output.Topic)
 			} else {
 				written[s.Output.Topic] = out
 			}
@@ -416,7 +417,7 @@ func (d *document) checkTemplates(c *Config) {
 	for _, s := range c.Streams {
 		letters := toml.Key{"stream", s.Name, "dead_letter", "topic"}
 		if other, ok := written[s.DeadLetter.Topic]; ok && d.Sound(letters) && s.DeadLetter.Topic != "" {
-			d.Note(letters, -1, "must differ from "+other.String()+", so that the topics differ", s.DeadLetter.Topic)
+			d.Note(letters, -1, "must differ from "+other.String()+": they would name the same topic", s.DeadLetter.Topic)
 		}
 	}
 }

@@ -215,8 +215,8 @@ moments = { clip = 1.0 }
 	for _, r := range refused {
 		why = append(why, r.Reason)
 	}
-	if want := []string{"its output one.dp is read by stream third", "its output two.dp is written by stream third",
-		"its output would have too long a name"}; !slices.Equal(why, want) {
+	if want := []string{"its output topic one.dp is read by stream third", "its output topic two.dp is written by stream third",
+		"its output topic would have too long a name"}; !slices.Equal(why, want) {
 		t.Errorf("%q", why)
 	}
 }
@@ -244,7 +244,7 @@ moments = { clip = 1.0 }
 `
 	x, refused := parse(t, replace(patterned(`topics = "t."`, user, third))).Expand(Topics{Found: []string{"t1", "t2"}})
 	if len(x.Streams) != 2 || x.Stream("orders.t1") != nil || len(refused) != 1 ||
-		!strings.Contains(refused[0].Reason, "it has the same persons as stream third") {
+		!strings.Contains(refused[0].Reason, "it has the same population as stream third") {
 		t.Errorf("%q %+v", shown(x), refused)
 	}
 }
@@ -328,9 +328,9 @@ func TestPatternFaults(t *testing.T) {
 		{strings.Replace(patterned(`topics = "a"`), `"earliest"`, "7", 1),
 			`input.start: must be "earliest" or "latest" with input.topics: each topic has its own offsets`},
 		{strings.Replace(orders, `topic = "orders", partition`, `topics = "a", partition`, 1),
-			`output.topic: must contain "*" with input.topics: it stands for the input's topic, so that each topic has an output of its own ("orders.dp")`},
+			`output.topic: must contain "*" with input.topics: each topic needs its own output, and "*" stands for the topic's name ("orders.dp")`},
 		{strings.Replace(strings.Replace(orders, `topic = "orders", partition`, `topics = "a", partition`, 1),
-			`"orders.dp"`, `"*"`, 1), `output.topic: must not be "*" alone, which is the input's own topic ("*")`},
+			`"orders.dp"`, `"*"`, 1), `output.topic: must not be "*" alone: it stands for the input topic, so input and output would be the same ("*")`},
 		{strings.Replace(orders, `"orders.dp"`, `"*.dp"`, 1),
 			`output.topic: must be a Kafka topic: 1 to 249 of letters, digits, ".", "_" and "-" ("*.dp")`},
 		{strings.Replace(orders, `"orders.dp"`, `"*.*"`, 1),
@@ -342,7 +342,7 @@ func TestPatternFaults(t *testing.T) {
 			"[stream.orders]\ndead_letter = { mode = \"reference\", topic = \"*.dp\" }\n", 1),
 			`dead_letter.topic: must not be output.topic ("*.dp")`},
 		{patterned(`topics = "a"`, second("a", "*.dp")),
-			`stream.second.output.topic: must differ from stream.orders.output.topic, so that the topics differ ("*.dp")`},
+			`stream.second.output.topic: must differ from stream.orders.output.topic: they would name the same topic ("*.dp")`},
 		{patterned(`topics = "a"`, "[cluster]\ngroup = \"g\"\n"),
 			`input.topics: must be absent with [cluster]: no single instance knows how many topics are in use ("a")`},
 	} {

@@ -31,27 +31,29 @@ const stepMaxDefault = "10000000"
 var schema = []toml.Row{
 	{Path: "kafka", Kind: toml.Table, Flags: toml.Required | toml.Outside, Doc: "The Kafka cluster."},
 	{Path: "kafka.brokers", Kind: toml.Texts, Flags: toml.Required, Rule: broker,
-		Doc: "Brokers to connect to first; they name the others."},
+		Doc: "Brokers to connect to first. They report the other brokers."},
 	{Path: "kafka.client_id", Kind: toml.Text, Def: `"streamdp"`,
 		Doc: "Name of this client in the brokers' logs and quotas."},
 	{Path: "kafka.boundary_topic", Kind: toml.Text, Def: `""`, Rule: topicOrNone,
-		Doc: "Topic that holds the boundaries of steps by the clock; required where a stream has such a `step`. It " +
-			"has one partition and is not compacted. If it is missing, the daemon creates it with unlimited " +
-			"retention. Streams, and copies of a state directory, share it."},
+		Doc: "Topic that holds the boundaries of steps by the clock; required where a stream has such a `step`. " +
+			"It has one partition and is not compacted. If it is missing, the daemon creates it with unlimited " +
+			"retention. All streams, and all copies of a state directory, must use the same topic."},
 	{Path: "kafka.control_topic", Kind: toml.Text, Def: `""`, Rule: topicOrNone,
-		Doc: "Topic that mirrors the ledger. An epoch is claimed there before its first noise, so that of several " +
-			"daemons with the same stream, or copies of one state directory, only one opens epochs, and an outdated " +
-			"copy of a state directory does not start. All daemons that may read the same input share it. It has one " +
-			"partition and unlimited retention. If it is missing, the daemon creates it."},
+		Doc: "Topic that mirrors the ledger. The daemon claims an epoch there before the epoch's first noise. So " +
+			"if several daemons have the same stream, or copies of one state directory, only one of them opens " +
+			"epochs, and an outdated copy of a state directory does not start. All daemons that may read the same " +
+			"input must use the same topic. It has one partition and unlimited retention. If it is missing, the " +
+			"daemon creates it."},
 	{Path: "kafka.group", Kind: toml.Text, Def: `""`, Rule: groupOrNone,
-		Doc: "Consumer group for tools that show lag: every 5 seconds the daemon commits the offsets that its tasks " +
-			"have read. It never reads them. The group must have no members and must not be `cluster.group`; daemons " +
-			"that read the same topic need different groups."},
+		Doc: "Consumer group for tools that show lag: every 5 seconds the daemon commits the offsets that its " +
+			"tasks have read. The daemon never reads these offsets. The group must have no members and must not " +
+			"be `cluster.group`; daemons that read the same topic need different groups."},
 	{Path: "kafka.fetch_memory", Kind: toml.Whole, Def: `268435456`, Rule: fetchMemory,
-		Doc: "Bytes for brokers' responses and the records and rows in them, for all tasks together; memory for " +
-			"decompression is extra. Half is divided equally among the tasks, the rest is lent on demand, so no task " +
-			"waits for another. A share is at least 80 KiB. The total may exceed the limit by the share of a task " +
-			"that starts while all memory is in use, and by a batch or record larger than a share."},
+		Doc: "Memory in bytes for brokers' responses and the records and rows in them, for all tasks together; " +
+			"memory for decompression is extra. One half is divided into equal shares for the tasks, the other " +
+			"half is lent on demand, so no task waits for another. A share is at least 80 KiB. The total may " +
+			"exceed the limit by the share of a task that starts while all memory is in use, and by a batch or " +
+			"record larger than a share."},
 	{Path: "kafka.tls", Kind: toml.Table,
 		Doc: "TLS to the brokers. An empty table, `[kafka.tls]`, uses the system's authorities. The files are read " +
 			"again every 10 seconds: new connections use the new content; invalid content is ignored with a warning."},
@@ -228,16 +230,17 @@ var schema = []toml.Row{
 	{Path: "stream.NAME.input.topics", Kind: toml.Text, Flags: toml.Outside, Def: `""`,
 		Doc: "Instead of `topic`: a regular expression (RE2) for whole topic names. Each matching topic, even one " +
 			"created while the daemon runs, becomes a stream NAME.TOPIC with its own budget, ledger entries and " +
-			"output, as if it had its own table. Never matched: topics that this process writes to, those named by " +
-			"another table's `topic`, and names that begin with `_` or end in `.dp`. Topic names are public. See " +
-			"[howto/topics-by-pattern.md](howto/topics-by-pattern.md)."},
+			"output, as if it had its own table. The pattern never matches topics that this process writes to, " +
+			"topics that another table names in `topic`, and names that begin with `_` or end in `.dp`. Topic " +
+			"names are public. See [howto/topics-by-pattern.md](howto/topics-by-pattern.md)."},
 	{Path: "stream.NAME.input.max_topics", Kind: toml.Whole, Flags: toml.Outside, Def: `100`,
 		Rule: toml.MustBe("1 to 10000", between(1, 10000)),
-		Doc: "Largest number of topics for `topics`. Those that have an epoch come first, then the others by name; " +
-			"the rest wait, with a warning and a metric."},
+		Doc: "Largest number of topics for `topics`. Topics that have an epoch come first, then the others by " +
+			"name; topics beyond this number wait, with a warning and a metric."},
 	{Path: "stream.NAME.input.partition", Kind: toml.Wholes, Flags: toml.Always | toml.Every, Def: `0`, Rule: partition,
 		Doc: "A partition, a list of partitions, or `\"all\"`: every partition of the topic, even one added while " +
-			"the daemon runs. Each is a task with its own epochs; a task's digest holds only its own partition."},
+			"the daemon runs. Each partition is a task with its own epochs; a task's digest holds only its own " +
+			"partition."},
 	{Path: "stream.NAME.input.start", Kind: start, Flags: toml.Always, Def: `"earliest"`,
 		Doc: "Where the first epoch begins: `\"earliest\"` (start of the log), `\"latest\"` (last stable offset) " +
 			"or an offset."},
@@ -293,8 +296,9 @@ var schema = []toml.Row{
 		Doc: "Add a number `COLUMN=other` to the row, 1 for a value that is none of the categories. Without it, such " +
 			"a record gives no row."},
 	{Path: "stream.NAME.input.column.COLUMN.baseline", Kind: toml.Text,
-		Doc: "A category, or `\"other\"`, without a number of its own: its records have 0 in all others. A " +
-			"regression with an intercept needs it, because the numbers of a full list add up to 1."},
+		Doc: "A category, or `\"other\"`, that gets no number in the row: its records have 0 in the numbers of " +
+			"all other categories. A regression with an intercept needs a baseline, because the numbers of a full " +
+			"list add up to 1."},
 	{Path: "stream.NAME.input.column.COLUMN.take", Kind: toml.Text, Says: "default `\"seconds\"`",
 		Words: column.Taking(),
 		Doc: "Number taken from a time: seconds since 1970 (UTC); minute, hour, weekday (Monday is 1), day or " +
@@ -312,7 +316,7 @@ var schema = []toml.Row{
 	{Path: "stream.NAME.input.column.COLUMN.exponent", Kind: toml.Number, Says: "required for `\"power\"`",
 		Doc: "Exponent of `\"power\"`: -16 to 16, not 0. Negative numbers have powers only if it is an integer."},
 	{Path: "stream.NAME.input.column.COLUMN.offset", Kind: toml.Number, Def: `0`,
-		Doc: "Added before the transform: a public constant."},
+		Doc: "Public constant that is added to the number before the transform."},
 	{Path: "stream.NAME.input.max_record_bytes", Kind: toml.Whole, Def: `0`, Rule: recordSize,
 		Doc: "Largest record: bytes of key, value and headers, plus 40 per header. A larger one counts as null and " +
 			"its content is dropped. 0: 1 MiB, or 32 bytes per number of a row if that is more, at most 1 GiB. The " +
@@ -322,8 +326,8 @@ var schema = []toml.Row{
 			"does not cover that one record may remove another."},
 	{Path: "stream.NAME.output", Kind: toml.Table, Flags: toml.Outside, Doc: "Where releases go."},
 	{Path: "stream.NAME.output.topic", Kind: toml.Text, Rule: topicOfOutput, Says: "default `input.topic` + `.dp`",
-		Doc: "Topic; not another stream's output, nor any input. With `input.topics`, a `*` in it stands for the " +
-			"input's topic, and the default is `*.dp`."},
+		Doc: "Topic of the releases. It must not be another stream's output, nor any input. With `input.topics`, " +
+			"a `*` in it stands for the input's topic, and the default is `*.dp`."},
 	{Path: "stream.NAME.output.partition", Kind: toml.Whole, Def: `0`, Rule: partition,
 		Doc: "Partition of all releases of this stream."},
 	{Path: "stream.NAME.output.create", Kind: toml.Boolean, Def: `true`,
@@ -338,11 +342,13 @@ var schema = []toml.Row{
 			"at each step."},
 	{Path: "stream.NAME.centre", Kind: toml.Spread, Flags: toml.Always | toml.Found, Def: `0`,
 		Says: "default `0`, or `\"auto\"` if `moments.clip` or a regression's `clip_x` is",
-		Doc: "Subtracted from each column: a public constant, never computed from the data; or `\"auto\"`, also for " +
-			"single columns of a list: found privately from the first records of an epoch, the warm-up."},
+		Doc: "Public constants that are subtracted from the columns; never compute them from the data. " +
+			"`\"auto\"`, also for single columns of a list: found privately from the first records of an epoch, " +
+			"the warm-up."},
 	{Path: "stream.NAME.scale", Kind: toml.Spread, Flags: toml.Always | toml.Found, Def: `1`, Rule: divisor,
-		Says: "default `1`, or `\"auto\"` likewise",
-		Doc:  "Each column is divided by it, after `centre`: public constants, or `\"auto\"` as there."},
+		Says: "default `1`, or `\"auto\"` under the same condition as `centre`",
+		Doc: "Public constants by which the columns are divided after `centre` is subtracted; or `\"auto\"`, as " +
+			"for `centre`."},
 	{Path: "stream.NAME.warmup", Kind: toml.Whole, Def: `0`, Rule: natural,
 		Says: "default: twice what `plan` says is needed, at least 5000, in whole steps",
 		Doc: "Offsets of the warm-up, where `centre`, `scale` or a bound is `\"auto\"`; for moments a multiple of " +
@@ -361,24 +367,25 @@ var schema = []toml.Row{
 			"Further records fall into later steps. Required for refits, whose memory it bounds: at most 2147483648."},
 	{Path: "stream.NAME.merge", Kind: toml.Boolean, Def: `false`,
 		Doc: "Publish one sequence of releases for all partitions together: a step holds `step` offsets of each, " +
-			"their sums are added before noise is drawn, and every partition's budget is charged. For moments and " +
-			"refits with given bounds."},
+			"their sums are added before noise is drawn, and every partition's budget is charged. Only for " +
+			"moments and refits in which `centre`, `scale` and bounds are not `\"auto\"`."},
 	{Path: "stream.NAME.merge_ahead", Kind: toml.Whole, Flags: toml.Outside, Def: `4`, Rule: ahead,
-		Doc: "Steps that a partition of a merged stream may be ahead of the slowest; their sums (for refits, rows) " +
-			"stay in memory. For an unmerged refit by the clock: windows held ahead of the one being solved."},
+		Doc: "Number of steps that a partition of a merged stream may be ahead of the slowest partition; the sums " +
+			"(for refits, the rows) of these steps stay in memory. For an unmerged refit by the clock: number of " +
+			"windows kept in memory while an earlier window is solved."},
 	{Path: "stream.NAME.horizon", Kind: toml.Whole, Flags: toml.Always, Def: `0`, Rule: natural,
-		Doc: "Steps of an epoch; 0: unlimited."},
+		Doc: "Number of steps of an epoch; 0: unlimited."},
 	{Path: "stream.NAME.on_horizon", Kind: toml.Text, Flags: toml.Always, Def: `"halt"`,
 		Words: []string{"halt", "rollover", "continue"},
-		Doc: "After the last step of the horizon: stop (`\"halt\"`); start a new epoch, charged as one " +
+		Doc: "After the last step of the horizon: stop (`\"halt\"`); start a new epoch, which is charged too " +
 			"(`\"rollover\"`); or go on under the same charge, if the factorization is valid for every length " +
 			"(`\"continue\"`). The digest holds only whether it is `\"continue\"`."},
 	{Path: "stream.NAME.on_gap", Kind: toml.Text, Flags: toml.Outside, Def: `"halt"`, Words: []string{"halt", "null"},
 		Doc: "When Kafka deleted records before they were read: stop (`\"halt\"`), or count them as invalid " +
 			"(`\"null\"`)."},
 	{Path: "stream.NAME.dead_letter", Kind: toml.Table, Flags: toml.Outside,
-		Doc: "Which records gave no row, each with its reason, for readers who may see the input: this output is " +
-			"not private."},
+		Doc: "A topic that lists the records that gave no row, each with its reason. It is not private: it is " +
+			"only for readers who may see the input."},
 	{Path: "stream.NAME.dead_letter.mode", Kind: toml.Text, Def: `"off"`, Words: []string{"off", "reference", "full"},
 		Doc: "Written for such a record: nothing (`\"off\"`), its position and the reason (`\"reference\"`), or also " +
 			"its key, value and headers (`\"full\"`)."},
@@ -389,31 +396,31 @@ var schema = []toml.Row{
 		Doc: "Records are rounded to a lattice that is finer than clip norm and noise by this many bits."},
 
 	{Path: "stream.NAME.privacy", Kind: toml.Table, Flags: toml.Required,
-		Doc: "The guarantee. One record is the unit."},
+		Doc: "The guarantee. Its unit is one record."},
 	{Path: "stream.NAME.privacy.epsilon", Kind: toml.Number, Flags: toml.Required | toml.Always, Rule: positive,
 		Doc: "ε that all releases of one epoch together cost each record."},
 	{Path: "stream.NAME.privacy.delta", Kind: toml.Number, Flags: toml.Required | toml.Always, Rule: fraction,
-		Doc: "δ that goes with it."},
+		Doc: "δ of the same guarantee."},
 	{Path: "stream.NAME.privacy.adjacency", Kind: toml.Text, Flags: toml.Required | toml.Always,
 		Words: []string{"zero-out", "replace"},
 		Doc: "How neighbouring logs differ: in the content of one record, which in the other log is empty " +
 			"(`\"zero-out\"`) or different (`\"replace\"`). Number and offsets of records are public."},
 	{Path: "stream.NAME.privacy.limit_epsilon", Kind: toml.Number, Flags: toml.Outside, Rule: positive,
 		Says: "default `epsilon`: one epoch of one stream",
-		Doc: "ε that no record of the input partition exceeds, over all epochs and streams that read it; at least " +
-			"`epsilon`. Streams that read one topic must have equal limits and adjacency. If one of them uses a " +
-			"solver with sketches, the first epoch reserves part of the limit for the sketches of all streams of the " +
-			"topic; `plan` shows it."},
+		Doc: "Largest ε that a record of the input partition may pay, over all epochs and streams that read it; " +
+			"at least `epsilon`. Streams that read one topic must have equal limits and adjacency. If one of them " +
+			"uses a solver with sketches, the first epoch reserves part of the limit for the sketches of all " +
+			"streams of the topic; `plan` shows it."},
 	{Path: "stream.NAME.privacy.limit_delta", Kind: toml.Number, Flags: toml.Outside, Rule: fraction,
 		Says: "default `delta`", Doc: "δ of that limit; at least `delta`."},
 
 	{Path: "stream.NAME.user", Kind: toml.Table,
-		Doc: "Makes persons the unit of the guarantee: all records of an epoch with one user key. ε, δ and the limit " +
-			"then hold per person, and a person is charged for every epoch of the population " +
+		Doc: "Makes a person the unit of the guarantee. A person is all records of an epoch with one user key. ε, " +
+			"δ and the limit then hold per person, and a person is charged for every epoch of the population " +
 			"([privacy.md](privacy.md)). [mechanisms.md](mechanisms.md) lists the mechanisms."},
 	{Path: "stream.NAME.user.key", Kind: toml.Text, Flags: toml.Required | toml.Always, Rule: userKey,
 		Doc: "Where the user key is: the record's key, a field (`field:PATH`, as in `columns`; a string or integer " +
-			"of a JSON object, or a CSV cell `field:1`), or a header. A record without one never counts."},
+			"of a JSON object, or a CSV cell `field:1`), or a header. A record without a user key never counts."},
 	{Path: "stream.NAME.user.cap", Kind: toml.Whole, Flags: toml.Always, Def: `0`,
 		Rule: toml.MustBe("1 to 16777215", between(0, persons.MaxCap)),
 		Says: "default: as many as `horizon` and `separation` allow; required without a horizon",
@@ -432,14 +439,14 @@ var schema = []toml.Row{
 			"consecutive epochs have this many steps."},
 	{Path: "stream.NAME.user.max_users", Kind: toml.Whole, Flags: toml.Required | toml.Always,
 		Rule: toml.MustBe("1 to 2147483648", between(1, persons.MaxUsers)),
-		Doc: "Largest number of persons remembered per partition. Where `cap` binds, records of further persons do " +
-			"not count once this number is reached, and under `\"zero-out\"` noise is drawn as for `\"replace\"` " +
-			"unless this cannot happen. Where only `separation` binds, it must be enough for all records of " +
-			"`separation` steps."},
+		Doc: "Largest number of persons remembered per partition. Where `cap` is the binding rule, records of " +
+			"further persons do not count once this number is reached; unless that is impossible, the noise under " +
+			"`\"zero-out\"` is the noise of `\"replace\"`. Where only `separation` is binding, the number must be " +
+			"enough for all records of `separation` steps."},
 	{Path: "stream.NAME.user.partitioner", Kind: toml.Text, Flags: toml.Always, Def: `"none"`,
 		Words: []string{"none", "murmur2"},
 		Doc: "`\"murmur2\"`, for `record-key`: a record does not count unless Java's default partitioner assigns " +
-			"its key to its partition, so a person is in one partition. `merge` needs it."},
+			"its key to its partition, so a person's records count in one partition only. `merge` needs it."},
 	{Path: "stream.NAME.user.population", Kind: toml.Text, Flags: toml.Always, Def: `""`, Says: "default `input.topic`",
 		Doc: "Name of the population. The costs of its streams, over all topics, are added up per person."},
 
@@ -465,7 +472,7 @@ var schema = []toml.Row{
 		Says: "required for `exponential`, else not allowed", Doc: "Weight of the previous step."},
 	{Path: "stream.NAME.moments.window", Kind: toml.Whole, Flags: toml.Always,
 		Rule: toml.MustBe("at least 1", atLeast(0)), Says: "required for `window`, else not allowed",
-		Doc: "Steps averaged."},
+		Doc: "Number of steps that a release averages."},
 	{Path: "stream.NAME.moments.factorization", Kind: toml.Text, Flags: toml.Always, Def: `"auto"`,
 		Words: []string{"auto", "identity", "sqrt", "bsr", "bisr", "banded", "dense", "blt", "phased"},
 		Doc:   "How noise is correlated over steps; see [factorizations.md](factorizations.md)."},
@@ -483,8 +490,10 @@ var schema = []toml.Row{
 		Rule: says("positive and finite, or 0 (chosen)"),
 		Doc:  "Weight ν of the second moment: a larger one means less noise there and more in the mean."},
 	{Path: "stream.NAME.moments.weights", Kind: toml.Numbers, Flags: toml.Always, Rule: says("two positive numbers"),
-		Says: "default: the free ν under replace, 1/clip² and 1/clip⁴ under zero-out",
-		Doc:  "Weights of the squared errors of mean and second moment from which ν is chosen."},
+		Says: "default: 1/clip² and 1/clip⁴ under zero-out; none under replace, where ν is the largest that costs the " +
+			"mean nothing",
+		Doc: "Weights of the squared errors of mean and second moment: ν is chosen so that their weighted sum is " +
+			"least."},
 	{Path: "stream.NAME.moments.inflation", Kind: toml.Number, Flags: toml.Always, Rule: says("at least 1"),
 		Doc: "Chooses ν by the factor by which the mean's variance may grow. At most one of `nu`, `weights` and " +
 			"`inflation` is set."},
@@ -497,7 +506,8 @@ var schema = []toml.Row{
 		Doc: "Error by which `auto` chooses: of the last step's release, or summed over all releases up to it. The " +
 			"last step is `horizon`, else `tune`, else 10 000."},
 	{Path: "stream.NAME.moments.psd_floor", Kind: toml.Off, Def: `"off"`, Rule: natural,
-		Doc: "Also publish `covariance_psd`, the covariance with its eigenvalues raised to this number."},
+		Doc: "Also publish `covariance_psd`, the covariance in which eigenvalues below this number are raised to " +
+			"it."},
 	{Path: "stream.NAME.moments.project", Kind: toml.Boolean, Def: `false`,
 		Doc: "Also publish `second_moment_projected`, the nearest second moment that rows within `clip` can have."},
 	{Path: "stream.NAME.moments.covariance", Kind: toml.Boolean, Flags: toml.Always,
@@ -509,9 +519,9 @@ var schema = []toml.Row{
 			"persons it counts the records that count, and `counted_share` and `mean_counted` are published too."},
 
 	{Path: "stream.NAME.sgd", Kind: toml.Table,
-		Doc: "Mechanism: online linear regression of one column on the others. A step has as many offsets as `plan` " +
-			"shows, with `amb` as `amb.batch` says. It ends with a release, unless it searches for the clip norm. " +
-			"Lengths are in scaled units."},
+		Doc: "Mechanism: online linear regression of one column on the others. `plan` shows how many offsets a " +
+			"step has; for `amb`, `amb.batch` sets this number. It ends with a release, unless it searches for " +
+			"the clip norm. Lengths are in scaled units."},
 	{Path: "stream.NAME.sgd.target", Kind: toml.Text, Flags: toml.Required, Doc: "Column to predict from all others."},
 	{Path: "stream.NAME.sgd.clip_x", Kind: toml.Number, Flags: toml.Found, Def: `"auto"`,
 		Rule: says("positive, and in the range 1e-60 to 1e60"),
@@ -531,7 +541,8 @@ var schema = []toml.Row{
 	{Path: "stream.NAME.sgd.intervals", Kind: toml.Boolean, Def: `true`,
 		Doc: "Publish standard errors and approximate confidence intervals of `theta_average` once there are " +
 			"enough steps."},
-	{Path: "stream.NAME.sgd.level", Kind: toml.Number, Def: `0.95`, Rule: fraction, Doc: "Level of the intervals."},
+	{Path: "stream.NAME.sgd.level", Kind: toml.Number, Def: `0.95`, Rule: fraction, Doc: "Confidence level of the " +
+		"intervals."},
 	{Path: "stream.NAME.sgd.amb", Kind: toml.Table, Flags: toml.Flat, Of: "amb", Doc: "Keys of method `amb` only."},
 	{Path: "stream.NAME.sgd.amb.clip", Kind: toml.Text, Def: `"track"`,
 		Words: []string{"track", "bisect", "scan", "fixed"},
@@ -600,8 +611,8 @@ var schema = []toml.Row{
 			"it; the other solvers add a feature of value clip_x."},
 	{Path: "stream.NAME.refit.window", Kind: toml.Whole, Rule: toml.MustBe("1 to 2147483648", atLeast(0)),
 		Says: "required, but not allowed if `step` is a period",
-		Doc: "Offsets of a window. A record belongs to at most one window and is charged for that. Where `step` is " +
-			"a period, it is the window."},
+		Doc: "Offsets of a window. A record belongs to at most one window and is charged for it once. Where " +
+			"`step` is a period, it is the window."},
 	{Path: "stream.NAME.refit.stride", Kind: toml.Whole, Rule: says("at least `window`"), Says: "default `window`",
 		Doc: "Offsets from the start of one window to the next. Records between windows are not used."},
 	{Path: "stream.NAME.refit.solver", Kind: toml.Text, Def: `"newton"`,
@@ -631,8 +642,8 @@ var schema = []toml.Row{
 	{Path: "stream.NAME.refit.ratio", Kind: toml.Number, Def: `4`, Rule: positive,
 		Doc: "Rows of `fast-ihm`'s transform, divided by the number of features or by a logarithm if that is larger."},
 	{Path: "stream.NAME.refit.radius", Kind: toml.Number, Def: `0`, Rule: natural,
-		Doc: "Bound on the coefficients' norm, in units of clip_y over the bound of the features including the " +
-			"constant, for `dp-gd` and `ihm`, which then keeps no rows; 0: none."},
+		Doc: "Bound on the coefficients' norm, for `dp-gd` and `ihm` (which then keeps no rows). Its unit is " +
+			"clip_y divided by the bound of the features including the constant. 0: none."},
 
 	{Path: "stream.NAME.adam", Kind: toml.Table,
 		Doc: "Mechanism: steps of the Adam optimiser, from gradients or from examples of a model. A step's sum is " +
@@ -643,10 +654,10 @@ var schema = []toml.Row{
 			"from which the gradient of `model` is computed."},
 	{Path: "stream.NAME.adam.method", Kind: toml.Text, Def: `"pp_debiased"`,
 		Words: []string{"pp_debiased", "pp", "jme", "jme_per_example", "jme_batch", "joint_clip", "momentum"},
-		Doc: "Source of the second moment. The squared noisy mean, less the noise's part (`\"pp_debiased\"`) or " +
-			"with it (`\"pp\"`); squares with their own noise: of one gradient (`\"jme\"`, step = 1), of every " +
-			"gradient (`\"jme_per_example\"`) or of their mean (`\"jme_batch\"`); both clipped together " +
-			"(`\"joint_clip\"`). `\"momentum\"` has none."},
+		Doc: "Source of the second moment. `\"pp\"`: the squared noisy mean; `\"pp_debiased\"`: the same without " +
+			"the part that is noise. Squares with noise of their own: of one gradient (`\"jme\"`, step = 1), of " +
+			"every gradient (`\"jme_per_example\"`) or of their mean (`\"jme_batch\"`). `\"joint_clip\"`: mean " +
+			"and squares, clipped together. `\"momentum\"` has no second moment."},
 	{Path: "stream.NAME.adam.clip", Kind: toml.Number, Flags: toml.Required, Rule: says("positive and finite"),
 		Doc: "Bound on a gradient's Euclidean norm; longer ones are shortened to it. If many are, parameters " +
 			"converge to another optimum: those of a logistic regression become too large."},
@@ -690,8 +701,8 @@ var schema = []toml.Row{
 		Doc: "Record header, for mode `gradients`: in decimal, the `model_step` of the parameters at which the " +
 			"gradient was taken, 0 for the initial ones."},
 	{Path: "stream.NAME.adam.max_staleness", Kind: toml.Whole, Def: `0`, Rule: natural,
-		Doc: "Steps by which those parameters may be older than the newest. An older gradient, or one of a future " +
-			"step, counts as zero."},
+		Doc: "Number of steps by which those parameters may be older than the newest parameters. An older " +
+			"gradient, or one of a future step, counts as zero."},
 	{Path: "stream.NAME.adam.release", Kind: toml.Text, Def: `"parameters"`, Words: []string{"parameters", "update"},
 		Doc: "Published values: the parameters after the step, or the step's change of them."},
 	{Path: "stream.NAME.adam.initial_file", Kind: toml.File, Flags: toml.Outside,

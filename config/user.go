@@ -249,13 +249,13 @@ func (d *document) checkUser(c *Config, s *Stream, key toml.Key) {
 		d.Add(under(here, "cap"), -1, "required without a horizon or a period, or where epochs continue after it", nil)
 	case s.separated() && u.MaxUsers < needed:
 		d.Add(users, -1,
-			fmt.Sprintf("must be at least %d (separation × %s): a person refused for lack of room would change who "+
-				"counts later",
+			fmt.Sprintf("must be at least %d (separation × %s): a person refused for lack of room would change "+
+				"which persons count later",
 				needed, slots), u.MaxUsers)
 	case s.SGD != nil && !s.separated() && d.Sound(under(key, "privacy", "adjacency")) &&
 		s.Privacy.Adjacency == dp.ZeroOut && (n == 0 || u.MaxUsers < all):
-		rule := "must not be reached with adjacency \"zero-out\": with a full table, leaving out one person lets " +
-			"another one in"
+		rule := "cannot be large enough for adjacency \"zero-out\" without a horizon or a period: with a full table, " +
+			"leaving out one person lets another one in"
 		if n > 0 {
 			rule = fmt.Sprintf(
 				"must be at least %d (%s × %s) with adjacency \"zero-out\": with a full table, leaving out one "+
@@ -263,7 +263,7 @@ func (d *document) checkUser(c *Config, s *Stream, key toml.Key) {
 		}
 		d.Add(users, -1, rule, u.MaxUsers)
 	case s.Merge && d.Sound(under(key, "privacy", "adjacency")) && s.Privacy.Adjacency == dp.Replace && s.Refuses():
-		rule := "must not be reached"
+		rule := "cannot be large enough without a horizon or a period"
 		if n > 0 {
 			rule = fmt.Sprintf("must be at least %d (%s × %s)", all, s.spanOf(), slots)
 		}
@@ -294,7 +294,8 @@ func (d *document) checkUserKey(s *Stream, key toml.Key) {
 		names, ok := column.Parse(path)
 		if !ok || column.Indexed(names) {
 			d.Add(at, -1,
-				`must be "field:" and a name or a path "a.b"; a backslash makes . \ [ or ] part of a name`, s.User.Key)
+				`must be "field:" followed by a name, or by a path such as "a.b"; inside a name, `+
+					"write a backslash before . \\ [ or ]", s.User.Key)
 			return
 		}
 		for _, c := range s.Input.Fields() {

@@ -60,7 +60,7 @@ func TestUserFaults(t *testing.T) {
 	f(finite, `key = "field:amount", max_users = 5000`,
 		`user.key: must not be a column, nor be inside a column or contain one ("field:amount")`)
 	f(finite, `key = "field:a..b", max_users = 5000`,
-		`user.key: must be "field:" and a name or a path "a.b"; a backslash makes . \ [ or ] part of a name ("field:a..b")`)
+		`user.key: must be "field:" followed by a name, or by a path such as "a.b"; inside a name, write a backslash before . \ [ or ] ("field:a..b")`)
 	f(finite, good+", cap = 16777216", "user.cap: must be 1 to 16777215 (16777216)")
 	f(finite, good+", separation = 0", "user.separation: must be 1 to 4294967294 (0)")
 	f(finite, good+", per_step = 256", "user.per_step: must be 1 to 255 (256)")
@@ -73,7 +73,7 @@ func TestUserFaults(t *testing.T) {
 	// max_users must leave room for all persons.
 	f(finite, `key = "record-key", max_users = 999, separation = 10`,
 		"user.max_users: must be at least 1000 (separation × step): a person refused for lack of room would change "+
-			"who counts later (999)")
+			"which persons count later (999)")
 	f(finite, `key = "record-key", max_users = 1000, separation = 10`)
 	f(finite, `key = "record-key", max_users = 1000, separation = 10, cap = 5`)
 	// With a cap below what the separation allows, the table remembers all persons.
@@ -86,7 +86,7 @@ func TestUserFaults(t *testing.T) {
 	f("step = 100", `key = "record-key", max_users = 500, separation = 5, period = 20`)
 	f("step = 100", `key = "record-key", max_users = 499, separation = 5, period = 20`,
 		"user.max_users: must be at least 500 (separation × step): a person refused for lack of room would change "+
-			"who counts later (499)")
+			"which persons count later (499)")
 	f("step = 100", `key = "record-key", max_users = 2000, separation = 50, period = 20`)
 	f(finite, good+", period = 50", "user.period: must be less than the horizon (50), or absent (50)")
 	// A step by the clock has at most step_max records.
@@ -94,7 +94,7 @@ func TestUserFaults(t *testing.T) {
 	f(clock, `key = "record-key", max_users = 600, separation = 10`)
 	f(clock, `key = "record-key", max_users = 599, separation = 10`,
 		"user.max_users: must be at least 600 (separation × step_max): a person refused for lack of room would "+
-			"change who counts later (599)")
+			"change which persons count later (599)")
 	f(clock, `key = "record-key", max_users = 2999, cap = 2`)
 	// In a merged stream each user key must count in only one partition, because otherwise the order of the partitions
 	// would decide which records count. Tables must have room for all persons if replacing a person would change two
@@ -108,7 +108,7 @@ func TestUserFaults(t *testing.T) {
 	f(merged, home+"max_users = 100")
 	f(merged, home+"max_users = 99",
 		"user.max_users: must be at least 100 (separation × step): a person refused for lack of room would change "+
-			"who counts later (99)")
+			"which persons count later (99)")
 	f(merged, home+"max_users = 5, cap = 2") // zero-out: one table changes, and the noise covers it
 	const two = " with adjacency \"replace\" and merge = true: with full tables, replacing a person lets somebody " +
 		"into one partition and keeps somebody out of another"
@@ -120,7 +120,7 @@ func TestUserFaults(t *testing.T) {
 	f(merged, home+"max_users = 299, cap = 2, period = 3",
 		"user.max_users: must be at least 300 (period × step)"+two+" (299)")
 	f(merged, home+"max_users = 300, cap = 2, period = 3")
-	f("step = 100\nmerge = true", home+"max_users = 5000, cap = 2", "user.max_users: must not be reached"+two+" (5000)")
+	f("step = 100\nmerge = true", home+"max_users = 5000, cap = 2", "user.max_users: cannot be large enough without a horizon or a period"+two+" (5000)")
 	f(clock+"\nmerge = true", home+"max_users = 2999, cap = 2",
 		"user.max_users: must be at least 3000 (horizon × step_max)"+two+" (2999)")
 }

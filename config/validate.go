@@ -316,13 +316,12 @@ func (d *document) checkPrivacy(s *Stream, key toml.Key) {
 		case err != nil || dp.CheckDelta(mu, p.Delta) == nil:
 		case dp.LeastDelta(mu) < 1:
 			d.Add(delta, -1,
-				fmt.Sprintf("must be at least %.2g: a smaller delta would need noise beyond the point where its tail "+
-					"is cut off",
-					dp.LeastDelta(mu)), p.Delta)
+				fmt.Sprintf("must be at least %.2g: for a smaller delta, the part of the noise's tail that is cut off "+
+					"would matter", dp.LeastDelta(mu)), p.Delta)
 		default:
 			d.Add(epsilon, -1,
-				"must be smaller: with so little noise, every delta below 1 would need its tail, which is cut "+
-					"off", p.Epsilon)
+				"must be smaller: with so little noise, the part of its tail that is cut off would matter for "+
+					"every delta below 1", p.Epsilon)
 		}
 	}
 	if d.Sound(epsilon) && d.Sound(limitEpsilon) && p.LimitEpsilon < p.Epsilon {
@@ -522,7 +521,7 @@ func (d *document) checkValues(s *Stream, key toml.Key) {
 func (d *document) checkEvery(s *Stream, key toml.Key) {
 	every := under(key, "output", "privacy_every")
 	if name := s.Mechanism(); d.Sound(every) && s.Output.PrivacyEvery > 1 && (name == "sgd" || name == "adam") {
-		d.Add(every, -1, "must be 1 for "+name+": some of its steps have no release, or one of several messages",
+		d.Add(every, -1, "must be 1 for "+name+": a step may have no release, or a release in several messages",
 			s.Output.PrivacyEvery)
 	}
 }
@@ -556,7 +555,8 @@ func (d *document) checkTopics(c *Config) {
 			writes(out)
 		case d.Sound(out) && d.Sound(under(key, "input", "topic")):
 			if s.Output.Topic = s.Input.Topic + ".dp"; !isTopic(s.Output.Topic) {
-				d.Add(out, -1, "required: the default, the input's topic followed by \".dp\", is too long", nil)
+				d.Add(out, -1, "required, because the default (input.topic followed by \".dp\") is too long for a "+
+					"topic", nil)
 			}
 			outputs = append(outputs, use{out, s.Output.Topic, false})
 		}
@@ -597,7 +597,8 @@ func (d *document) checkTopics(c *Config) {
 			if !out.given && !other.given {
 				d.Note(out.key, -1,
 					fmt.Sprintf(
-						"required, because streams %s and %s read the same topic and would both publish to its default",
+						"required, because streams %s and %s read the same topic and would both publish to the same "+
+							"default",
 						other.key[1], out.key[1]), out.topic)
 			} else {
 				d.Note(out.key, -1, "must differ from the topic of "+other.key.String(), out.topic)

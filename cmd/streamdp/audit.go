@@ -54,7 +54,7 @@ func auditCommand(g *globals) *cobra.Command {
 			return errors.Join(reportAudits(g, all), missing)
 		},
 	}
-	c.Flags().BoolVar(&quick, "quick", false, "fewer draws, for a first look")
+	c.Flags().BoolVar(&quick, "quick", false, "use fewer draws: faster, but finds only larger faults")
 	return c
 }
 

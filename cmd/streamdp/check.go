@@ -88,8 +88,8 @@ func (g *globals) sample(ctx context.Context, file, name, header string) error {
 	}
 	if d, err := dryrun.Describe(s); err == nil && x.Records < d.WarmupOffsets { // the number of records is public
 		fmt.Fprintf(g.stderr,
-			"streamdp: warning: the warm-up takes the first %d records, so these records alone give no other "+
-				"release (%s)\n", d.WarmupOffsets, fewerForWarmup)
+			"streamdp: warning: the warm-up takes the first %d records, so a stream of only these records has no "+
+				"release after the warm-up (%s)\n", d.WarmupOffsets, fewerForWarmup)
 	}
 	fmt.Fprintln(g.stderr, "not private: every number here is an exact function of the records")
 	if g.json {

@@ -229,8 +229,7 @@ func clusterExportCommand(g *globals) *cobra.Command {
 			if g.json {
 				return json.NewEncoder(g.stdout).Encode(got)
 			}
-			fmt.Fprintf(g.stdout, "%s has a copy of %d ledger lines about %d epochs, and %d files, all for reading "+
-				"only\n",
+			fmt.Fprintf(g.stdout, "%s now has a read-only copy of %d ledger lines about %d epochs, and %d files\n",
 				got.Dir, got.Lines, got.Epochs, got.Files)
 			return nil
 		},

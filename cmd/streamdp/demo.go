@@ -61,9 +61,9 @@ func demoCommand(g *globals) *cobra.Command {
 	fl := c.Flags()
 	fl.BoolVar(&o.Once, "once", false, "end when the stream is consumed; without it, run until interrupted")
 	fl.BoolVar(&o.Persons, "persons", false,
-		"one made-up log three times: protecting a record, a person, or as many records as a person has")
+		"run one made-up log three times: protecting a record, a person, or as many records as a person has")
 	fl.IntVar(&o.Instances, "instances", 0,
-		fmt.Sprintf("processes that share the work, 2 to %d; one of them is killed", demo.MaxInstances))
+		fmt.Sprintf("number of processes that share the work, 2 to %d; one of them is killed", demo.MaxInstances))
 	fl.StringVar(&instance, "instance", "", "run as an instance with this configuration")
 	fl.MarkHidden("instance")
 	fl.BoolVar(&o.Open, "open", false, "open the page in a browser")
@@ -74,8 +74,8 @@ func demoCommand(g *globals) *cobra.Command {
 	fl.StringVar(&rows.scale, "scale", "1", "constant to divide by: one number, or one for each column")
 	fl.Float64Var(&o.Clip, "clip", 0, "bound on a row's norm after scaling (required with --csv)")
 	fl.StringVar(&o.Step, "step", "100",
-		"offsets per release (without --once and --csv: of each of three merged partitions), or a period of "+
-			"the clock (the default there: 1s)")
+		"offsets per release, or a period of the clock; without --once and --csv the default is 1s, and offsets "+
+			"count in each of the three merged partitions")
 	fl.StringVar(&o.Workload, "workload", "mean",
 		"workload of a release: mean, sum, exponential (decay 0.99, by the clock 0.9; the default without --once) "+
 			"or window (20 steps)")

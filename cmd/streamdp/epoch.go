@@ -97,7 +97,7 @@ func epochOpenCommand(g *globals) *cobra.Command {
 	c.Flags().StringVar(&f.open.From, "from", "continue", "where the new epoch begins: continue, earliest, latest or "+
 		"an offset")
 	c.Flags().BoolVar(&f.open.SameLog, "same-log", false,
-		"assert that this is the log of the old epoch, if retention has deleted the record that would prove it")
+		"assert that this is the log of the old epoch; needed if retention has deleted the record that proves it")
 	return c
 }
 
@@ -256,7 +256,7 @@ func beginning(books *ledger.Books, s *config.Stream, t core.Task, from string) 
 		switch {
 		case from != "continue" || e.Stream != t.Stream || e.Partition != t.Partition:
 		case e.State == "open":
-			return fmt.Sprintf("after the last committed step of epoch %d, which began at offset %s",
+			return fmt.Sprintf("after the last committed step of epoch %d (this epoch began at offset %s)",
 				e.Epoch, firsts(e)), nil
 		case len(e.Parts) > 0:
 			return fmt.Sprintf("where epoch %d ended (its offsets: %s)", e.Epoch, ranges(e)), nil

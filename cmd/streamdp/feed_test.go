@@ -71,7 +71,7 @@ func TestFeed(t *testing.T) {
 	want(t, exitUsage, "the first line has 2 columns, but --header names 3",
 		append(slices.Clone(to), "--header", "x,y,z", "--csv", file("h3.csv", "1,2\n"))...)
 	for _, wrong := range []string{"maybe", "x,x", "x,,y", ","} {
-		want(t, exitUsage, "--header is \""+wrong+"\", must be auto, yes, no, or different names",
+		want(t, exitUsage, "--header is \""+wrong+"\", must be auto, yes, no, or distinct names",
 			append(slices.Clone(to), "--header", wrong, "--csv", file("h4.csv", "1,2\n"))...)
 	}
 	want(t, exitUsage, "--rate is -1", append(slices.Clone(to), "--rate", "-1", "--csv", file("i.csv", "1,2\n"))...)

@@ -27,7 +27,7 @@ func fitCommand(g *globals) *cobra.Command {
 			"The first line is public too: auto takes it as a header if no cell is a number,\n" +
 			"and it determines the number of columns. With --header no and --columns it is a\n" +
 			"record like any other. Bounds, centre and scale are public constants that you\n" +
-			"give. Those that are auto (all of them, without --clip-x) are found privately\n" +
+			"give. Constants that are auto (all of them, without --clip-x) are found privately\n" +
 			"with a share of the budget: 10 % to 50 %, and less with more rows.\n" +
 			"Each run costs its epsilon and delta again.\n\n" +
 			"Solvers:\n" + fit.Help(),

@@ -60,12 +60,12 @@ func TestFitBounds(t *testing.T) {
 		t.Errorf("fit prints\n%s", out)
 	}
 	for want2, more := range map[string][]string{
-		"solver ihm cannot share its budget":      {"--solver", "ihm"},
-		"--curvature needs a number for --clip-x": {"--solver", "ambssgd", "--curvature", "1"},
-		`--clip-y: "wide" is not a number`:        {"--clip-y", "wide"},
-		"--scale must be positive":                {"--scale", "auto,-1,auto"},
-		"--clip-x is -1, must be positive":        {"--clip-x", "-1"},
-		"--centre has 2 numbers, must have ":      {"--centre", "auto,1"},
+		"solver ihm cannot share its budget":     {"--solver", "ihm"},
+		"--curvature needs --clip-x as a number": {"--solver", "ambssgd", "--curvature", "1"},
+		`--clip-y: "wide" is not a number`:       {"--clip-y", "wide"},
+		"--scale must be positive":               {"--scale", "auto,-1,auto"},
+		"--clip-x is -1, must be positive":       {"--clip-x", "-1"},
+		"--centre has 2 numbers, must have ":     {"--centre", "auto,1"},
 	} {
 		want(t, exitUsage, want2, append(slices.Clone(flags), more...)...)
 	}

@@ -138,7 +138,7 @@ func TestFitOutput(t *testing.T) {
 			args := with("--csv", file, "--target", "last", "--header", n)
 			if fault && n == "auto" {
 				want(t, exitUsage,
-					"x.csv: the first line has cells of both kinds, numbers and others: use --header yes or --header "+
+					"x.csv: the first line has both numbers and other cells: use --header yes or --header "+
 						"no\n",
 					args...)
 				continue

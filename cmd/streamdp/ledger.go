@@ -130,7 +130,7 @@ func ledgerRepairCommand(g *globals) *cobra.Command {
 				if g.json {
 					return json.NewEncoder(g.stdout).Encode(diff)
 				}
-				fmt.Fprintf(g.stderr, "the ledger of %s is complete: its files add nothing\n", cfg.State.Dir)
+				fmt.Fprintf(g.stderr, "the ledger of %s is complete: no other file shows a missing line\n", cfg.State.Dir)
 				return nil
 			}
 			if !yes {
@@ -156,7 +156,7 @@ func ledgerRepairCommand(g *globals) *cobra.Command {
 
 // printRepair prints what a repair changes.
 func printRepair(out io.Writer, r *recovery.LedgerRepair) {
-	fmt.Fprintf(out, "%d lines of the ledger are intact; %d bytes after them are not\n", r.Kept, r.Dropped)
+	fmt.Fprintf(out, "%d lines of the ledger are intact; the %d bytes after them are damaged\n", r.Kept, r.Dropped)
 	for _, e := range r.Added {
 		fmt.Fprintf(out, "+ %s %s epoch %d", e.Kind, e.Task(), e.Epoch)
 		switch e.Kind {
@@ -191,10 +191,11 @@ func printPopulations(out io.Writer, all []ledger.PopulationSpent) error {
 		}
 		if p.OnePartition {
 			fmt.Fprintln(out,
-				"  every user key counts in one partition only: mu is the root of the sum of squares, maximized over "+
-					"partitions")
+				"  every user key counts in one partition only: mu is the root of the sum of its squares over the "+
+					"epochs of a partition, for the partition where this is largest")
 		} else {
-			fmt.Fprintln(out, "  a person may have records in all partitions: mu is the root of the sum of squares "+
+			fmt.Fprintln(out, "  a person may have records in all partitions: mu is the root of the sum of its "+
+				"squares "+
 				"over all epochs")
 		}
 		if n := len(p.Epochs); n > 0 && p.Epochs[n-1].Period > 0 {
@@ -203,11 +204,10 @@ func printPopulations(out io.Writer, all []ledger.PopulationSpent) error {
 					"pays q times as much\n", p.Epochs[n-1].Period)
 			fmt.Fprintf(out,
 				"  consecutive epochs of a task are grouped until they have %d steps; a person pays for one group "+
-					"per task, "+
-					"and mu is for the most expensive one\n", p.Epochs[n-1].Period)
+					"per task, and mu is for the most expensive group\n", p.Epochs[n-1].Period)
 		}
 		w := tabwriter.NewWriter(out, 2, 0, 2, ' ', 0)
-		fmt.Fprintln(w, "TASK\tEPOCH\tTOPIC\tUSER KEY\tSTEPS\tAPART\tA STEP\tPARTITIONER\tMU\tEPSILON\tSTATE")
+		fmt.Fprintln(w, "TASK\tEPOCH\tTOPIC\tUSER KEY\tSTEPS\tAPART\tPER STEP\tPARTITIONER\tMU\tEPSILON\tSTATE")
 		for _, e := range p.Epochs {
 			state := "closed"
 			switch {

@@ -40,7 +40,7 @@ func TestPrintPopulations(t *testing.T) {
 		"population members: a person pays at most epsilon 1.4426 at delta 1e-08 (zero-out), mu 0.27728; the " +
 			"limit is 3\n",
 		"2 persons together pay at most epsilon 3.0284\n", "1000 persons together have no guarantee\n",
-		"the root of the sum of squares over all epochs",
+		"the root of the sum of its squares over all epochs",
 		"orders-0  1 ", "closed\n", "closed without a step, charges nothing\n", "orders-1  1 ", "open\n",
 	} {
 		if !strings.Contains(got, words) {

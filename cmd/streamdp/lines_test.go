@@ -261,7 +261,7 @@ func TestFirstLine(t *testing.T) {
 			t.Errorf("columns %s:\n%s", columns, out)
 		}
 	}
-	want(t, exitUsage, `no column "amount" in a file without a header, whose columns are 1, 2 and so on`,
+	want(t, exitUsage, `no column "amount": the file has no header, so its columns are named 1, 2 and so on`,
 		with("1.5,2\n"+rows, "--header", "no", "--columns", "amount")...)
 	want(t, exitFailure, "is empty", with("")...)
 	want(t, exitFailure, "has no rows", with("amount,items\n")...)

@@ -39,7 +39,7 @@ func TestMergedCommands(t *testing.T) {
 		{"[0, 1]",
 			"2 partitions share one sequence of releases; the average of 2 separate noisy sequences would have 1.41 " +
 				"times the noise"},
-		{`"all"`, "the following is for 2 partitions: for more, list them in input.partition"},
+		{`"all"`, "the numbers below assume 2 partitions; if there are more, list them in input.partition"},
 	} {
 		planned := filepath.Join(s.dir, "planned.toml")
 		if err := os.WriteFile(planned,

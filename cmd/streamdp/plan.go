@@ -58,7 +58,7 @@ func planCommand(g *globals) *cobra.Command {
 				guessed = guessed || plan.Conditioned(s)
 				within := plan.Steps(s, at, chosen)
 				if len(within) == 0 {
-					return exit.Usagef("--steps has no step that stream %s reaches: it ends with step %d", s.Name,
+					return exit.Usagef("--steps has only steps after the end of stream %s, which is step %d", s.Name,
 						s.LastStep())
 				}
 				p, err := plan.Of(of, s, plan.Options{
@@ -120,7 +120,7 @@ func planCommand(g *globals) *cobra.Command {
 	c.Flags().Float64Var(&condition, "condition", 1,
 		"for a regression with amb: assumed condition number of the features' second moment")
 	c.Flags().Uint64Var(&records, "step-records", 1000,
-		"records assumed in a step by the clock, for its errors")
+		"number of records that a step by the clock is assumed to hold")
 	c.Flags().BoolVar(&all, "factorizations", true, "compare the configured factorization with the others")
 	c.Flags().StringVar(&plotFile, "plot", "",
 		"draw the error of every factorization against time into this .svg or .png file")

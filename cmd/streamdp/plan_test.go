@@ -57,7 +57,8 @@ func TestPlanWithHorizon(t *testing.T) {
 	if len(plans) != 1 || !slices.Equal(plans[0].Steps, []uint64{1, 10, 50}) {
 		t.Errorf("plan shows %+v", plans)
 	}
-	want(t, exitUsage, "--steps has no step that stream orders reaches: it ends with step 50", "plan", "-c", s.config,
+	want(t, exitUsage, "--steps has only steps after the end of stream orders, which is step 50", "plan",
+		"-c", s.config,
 		"--steps", "100")
 }
 
@@ -155,26 +156,26 @@ func TestPlanSaysWhy(t *testing.T) {
 	mean := `workload = "mean"`
 	own, tuned := planned(mean, mean), planned(mean, mean+"\ntune = 10000")
 	gain, loss := 1-noise(tuned, 4)/noise(own, 4), noise(tuned, 0)/noise(own, 0)-1
-	says(own, "auto chose jme, because its other choices, pp_debiased and combined, square single rows",
+	says(own, "auto chose jme, because its alternatives, pp_debiased and combined, square single rows",
 		"auto chose phased, because neither horizon nor tune is set",
 		fmt.Sprintf("with tune = 10000 the noise would be %.0f %% less at step 10000, and %.0f %% more at step 1",
 			100*gain, 100*loss))
 	if !(gain > 0.2 && loss > 0.5) {
 		t.Errorf("tune gains %g and costs %g", gain, loss)
 	}
-	says(tuned, "auto chose blt, because it has the least error at 10000 steps")
+	says(tuned, "auto chose blt, because its error is least at 10000 steps")
 	says(planned(mean, "workload = \"window\"\nwindow = 20"), "auto chose blt, because for workload \"window\"")
 	one := planned("step   = 100 ", "step = 1 ")
 	says(one,
-		"auto chose jme, because its other choices, pp_debiased and combined, square noisy rows, which needs another "+
+		"auto chose jme, because its alternatives, pp_debiased and combined, square noisy rows, which needs another "+
 			"factorization")
 	says(planned(mean, mean+"\nfactorization = \"identity\""), "auto chose jme")
 	if named := planned(mean, mean+"\nmethod = \"jme\"\nfactorization = \"phased\""); len(named.Why) > 0 {
 		t.Errorf("nothing is auto, but the plan says %q", named.Why)
 	}
 	says(planned("step   = 100 ", "horizon = 50\nstep = 1 "),
-		"least weighted sum of the squared errors of mean and second moment (jme ", "pp_debiased ", "step 50",
-		"auto chose blt, because it has the least error at 50 steps")
+		"weighted sum of the squared errors of mean and second moment is least (jme ", "pp_debiased ", "step 50",
+		"auto chose blt, because its error is least at 50 steps")
 }
 
 // TestPlot draws a plan as SVG and as PNG, and refuses to draw more than one stream.

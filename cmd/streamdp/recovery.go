@@ -137,7 +137,7 @@ func republishCommand(g *globals) *cobra.Command {
 	f.register(c, "only this epoch")
 	c.Flags().BoolVar(&q.FromLog, "from-log", false, "compute the open epoch's releases from its log again")
 	c.Flags().BoolVar(&q.OnlyCopy, "only-copy", false,
-		"assert that no other copy of the state directory has run, if the output lost the evidence of that")
+		"assert that no other copy of the state directory has run; needed if the output has lost the evidence")
 	return c
 }
 
@@ -180,7 +180,8 @@ func verifyCommand(g *globals) *cobra.Command {
 		},
 	}
 	f.register(c, "only this epoch")
-	c.Flags().StringVar(&from, "from", "", "exported epoch, instead of the state directory's")
+	c.Flags().StringVar(&from, "from", "", "read manifest and secret from this exported epoch, not from the state "+
+		"directory")
 	return c
 }
 
@@ -241,7 +242,8 @@ func printVerification(out io.Writer, v recovery.Verification) {
 	if v.Releases == 1 {
 		be = "is"
 	}
-	fmt.Fprintf(out, "%s up to step %d, for offsets [%d, %d), %s the bytes that follow from log, key and manifest",
+	fmt.Fprintf(out, "%s up to step %d, for offsets [%d, %d), %s equal, byte for byte, to those computed from log, "+
+		"key and manifest",
 		words.Plural(v.Releases, "release"), v.Step, v.First, v.End, be)
 	if v.Missing > 0 {
 		fmt.Fprintf(out, "; %d more are missing from the output", v.Missing)

@@ -23,8 +23,8 @@ func reloadCommand(g *globals) *cobra.Command {
 			"configuration again, and print the differences. Streams are added, removed and\n" +
 			"changed while the others continue. The change is all or nothing: if any part\n" +
 			"cannot be applied, nothing is. A change outside of streams is refused, because\n" +
-			"it takes effect only at a start. So is a change on which the guarantee of an\n" +
-			"open epoch depends.\n\n" +
+			"it takes effect only at a start. A change on which the guarantee of an open\n" +
+			"epoch depends is refused too.\n\n" +
 			"Nothing is charged. A new stream is halted until its first epoch is opened with\n" +
 			"streamdp epoch open; with --open it is opened at once, as at a start. The epoch\n" +
 			"of a removed stream stays open, and continues when the stream comes back.",
@@ -55,7 +55,7 @@ func reloadCommand(g *globals) *cobra.Command {
 		},
 	}
 	c.Flags().BoolVar(&q.Open, "open", false,
-		"open, and charge, the first epoch of each new stream, and of those that wait for one")
+		"open and charge the first epoch of each new stream and of each stream that waits for one")
 	c.Flags().BoolVar(&q.DryRun, "dry-run", false, "print the difference and change nothing")
 	return c
 }
@@ -78,7 +78,7 @@ func (g *globals) printReload(r *httpapi.Reload, dry bool) error {
 		printKeys(g.stdout, s.Keys)
 	}
 	if len(r.Process) > 0 {
-		fmt.Fprintln(g.stdout, "changed outside of streams")
+		fmt.Fprintln(g.stdout, "changed keys outside of streams:")
 		printKeys(g.stdout, r.Process)
 	}
 	switch {

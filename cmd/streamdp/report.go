@@ -45,7 +45,7 @@ func reportCommand(g *globals) *cobra.Command {
 		},
 	}
 	c.Flags().StringVarP(&output, "output", "o", "", "file to write (default: standard output)")
-	c.Flags().BoolVar(&quick, "quick", false, "audits with fewer draws")
+	c.Flags().BoolVar(&quick, "quick", false, "run the audits with fewer draws")
 	return c
 }
 

@@ -223,7 +223,7 @@ func TestReloadCommand(t *testing.T) {
 			"the epoch first: streamdp epoch close orders", "reload", "-c", s.config)
 	write(strings.Replace(string(text), "[http]", "[kafka.tls]\n[http]", 1))
 	prints(exitConfig,
-		"removed sales\nchanged orders\n  output.create: false → true\nchanged outside of streams\n"+
+		"removed sales\nchanged orders\n  output.create: false → true\nchanged keys outside of streams:\n"+
 			"  kafka.tls: absent → present\n"+
 			"  kafka.tls.ca_file: changed\n  kafka.tls.cert_file: changed\n  kafka.tls.key_file: changed\n",
 		"nothing was changed: kafka.tls: absent → present: it takes effect only at a restart of the process")
@@ -244,7 +244,7 @@ func TestReloadCommand(t *testing.T) {
 // It also repeats warnings.
 func TestStatusVerdicts(t *testing.T) {
 	t.Parallel()
-	for verdict, words := range map[string]string{"": "", "ok": "", "partial": "frozen", "stale": "do not " +
+	for verdict, words := range map[string]string{"": "", "ok": "", "partial": "frozen", "stale": "no longer " +
 		"fit", "biased": "se_with_clipping", "fail": "needs"} {
 		var out bytes.Buffer
 		if err := printStatus(&globals{stdout: &out}, []monitor.TaskStatus{{Stream: "orders", Verdict: verdict}},
@@ -263,7 +263,7 @@ func TestStatusVerdicts(t *testing.T) {
 	}{
 		{monitor.TaskStatus{Stream: "orders", Unit: "record"}, ""},
 		{monitor.TaskStatus{Stream: "orders", Unit: "person"},
-			"\norders-0: epsilon and limit are for a person with all records\n"},
+			"\norders-0: epsilon and limit are for all records of a person\n"},
 		{monitor.TaskStatus{Stream: "orders", Unit: "person",
 			Person: &core.Protected{Key: "record-key", Cap: 12, Separation: 720, PerStep: 1, Population: "shop",
 				EpsilonRecord: &epsilon}},

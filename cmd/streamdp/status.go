@@ -230,7 +230,7 @@ func personsOf(t *monitor.TaskStatus) string {
 	}
 	p := t.Person
 	if p == nil {
-		return "epsilon and limit are for a person with all records"
+		return "epsilon and limit are for all records of a person"
 	}
 	text := fmt.Sprintf(
 		"epsilon, charged and limit are for a person (%s, population %s), who counts in at most %d steps, at "+
@@ -248,11 +248,13 @@ func personsOf(t *monitor.TaskStatus) string {
 
 // verdicts explains each verdict that a release can give on the bounds that a warm-up found.
 var verdicts = map[string]string{
-	"partial": "a column is frozen because too few rows differ in it: its mean is its centre and its moments are 0",
-	"stale": "fewer rows are within the clip norm than in the warm-up, so the constants do not fit any more; a new " +
-		"epoch finds new ones",
-	"biased": "clipping costs more than twice the noise at the horizon, or else at step 10 000 (the key tune sets " +
-		"another step): see se_with_clipping",
+	"partial": "a column is frozen because too few rows have different values in it: its mean is its centre and its " +
+		"moments are 0",
+	"stale": "fewer rows are within the clip norm than in the warm-up, so the bounds no longer fit; a new epoch " +
+		"finds new bounds",
+	"biased": "the effect of clipping is more than twice the noise at the horizon (or at the step that tune sets, or " +
+		"at " +
+		"step 10 000): use se_with_clipping",
 	"fail": "the warm-up found no bounds: too few valid records (is a column mistyped?), or no column varies; its " +
-		"release says how many it needs",
+		"release says how many records it needs",
 }

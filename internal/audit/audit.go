@@ -186,11 +186,11 @@ func difference(x, y []outcome) error {
 		a, b := x[t], y[t]
 		switch {
 		case a.first != b.first || a.end != b.end:
-			return fmt.Errorf("step %d: the slots differ", t+1)
+			return fmt.Errorf("step %d: the two runs took different slots", t+1)
 		case !reflect.DeepEqual(a.release, b.release):
 			return fmt.Errorf("step %d: %w", t+1, differing(a.release, b.release))
 		case a.released != b.released:
-			return fmt.Errorf("step %d: the releases are equal, but the state that should follow from them is not",
+			return fmt.Errorf("step %d: the releases are equal, but the states after them differ",
 				t+1)
 		}
 	}
@@ -200,7 +200,7 @@ func difference(x, y []outcome) error {
 // differing returns an error that says how two releases differ.
 func differing(a, b *dp.Release) error {
 	if a == nil || b == nil || len(a.Values) != len(b.Values) {
-		return errors.New("the releases have different forms")
+		return errors.New("the two runs published different numbers of values")
 	}
 	for i := range a.Values {
 		if !reflect.DeepEqual(a.Values[i], b.Values[i]) {

@@ -187,7 +187,7 @@ func Stored(s *matfact.Stored, w matfact.Workload, horizon uint64) (Matrix, erro
 		return nil, err
 	}
 	if diagonal, _ := c().Ahead(); diagonal != 1 || s.Kind == "dense" || s.Kind == "phased" {
-		return nil, fmt.Errorf("the audits do not support normalised %q", s.Kind)
+		return nil, fmt.Errorf("the audits do not support the normalised factorization %q", s.Kind)
 	}
 	return Normalised(c, int(s.Height)), nil
 }
@@ -221,7 +221,7 @@ func stored(s *matfact.Stored, w matfact.Workload, horizon uint64) (Matrix, erro
 		rows, entries := make([][]float64, len(s.Scales)), s.Entries
 		for t, r := range s.Scales {
 			if len(entries) < t {
-				return nil, fmt.Errorf("%d rows have only %d entries", len(rows), len(s.Entries))
+				return nil, fmt.Errorf("the matrix of %d rows has only %d entries", len(rows), len(s.Entries))
 			}
 			for _, e := range entries[:t] {
 				rows[t] = append(rows[t], float64(e)*0x1p-62)
@@ -229,12 +229,12 @@ func stored(s *matfact.Stored, w matfact.Workload, horizon uint64) (Matrix, erro
 			rows[t], entries = append(rows[t], 1/r), entries[t:]
 		}
 		if uint64(len(rows)) < horizon || len(rows) == 0 {
-			return nil, fmt.Errorf("%d rows for a horizon of %d", len(rows), horizon)
+			return nil, fmt.Errorf("the matrix has %d rows, but the horizon is %d", len(rows), horizon)
 		}
 		return Dense(rows), nil
 	case "blt", "phased":
 		if len(s.Phases) == 0 {
-			return nil, errors.New("no phase")
+			return nil, errors.New("the factorization has no phases")
 		}
 		return func() Whitener { return &buffered{stored: s, state: make([]float64, len(s.Decay))} }, nil
 	}

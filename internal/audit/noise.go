@@ -85,7 +85,8 @@ func (s *Subject) Noise(x Stream, noise Source) (*NoiseReport, error) {
 				off := units / (diagonal[i]/2 + slack)
 				if n.Off = max(n.Off, off); !(off <= 1) {
 					errs = append(errs,
-						fmt.Errorf("step %d, coordinate %d of %s: the noise is %g lattice units from the one drawn",
+						fmt.Errorf("step %d, coordinate %d of %s: the noise differs by %g lattice units from the "+
+							"noise that was drawn",
 							t+1, j, name, units))
 				}
 			}
@@ -112,7 +113,7 @@ func (n *NoiseReport) see(word uint64) {
 		return
 	}
 	if n.words[word] {
-		fail(&n.Repeated, fmt.Errorf("the generator gives word %016x twice", word))
+		fail(&n.Repeated, fmt.Errorf("the generator returned the word %016x twice", word))
 	}
 	n.words[word] = true
 	n.Words = len(n.words)

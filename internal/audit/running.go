@@ -60,11 +60,11 @@ func (r Running) recover(releases []*dp.Release) (map[string][][]float64, error)
 		var weight float64 // Σ_j a_tj m_j
 		for t, release := range releases {
 			if release == nil {
-				return nil, fmt.Errorf("step %d releases nothing", t+1)
+				return nil, fmt.Errorf("step %d has no release", t+1)
 			}
 			i := slices.IndexFunc(release.Values, func(v dp.Value) bool { return v.Name == s.Value })
 			if i < 0 {
-				return nil, fmt.Errorf("step %d releases no %s", t+1, s.Value)
+				return nil, fmt.Errorf("the release of step %d has no value %s", t+1, s.Value)
 			}
 			data := release.Values[i].Data
 			if total == nil {

@@ -50,7 +50,7 @@ func (s *Subject) Shift(x, y Stream, keys *Keys, runs int, alpha float64) (*Shif
 	}
 	left := s.Mu*s.Mu - later*later
 	if !(distance > 0 && left > 0) {
-		return nil, fmt.Errorf("the streams are %g apart, and %g in later steps, but the claim is "+
+		return nil, fmt.Errorf("the distance of the streams is %g, and %g in later steps, but the claim is "+
 			"%g", distance, later, s.Mu)
 	}
 	samples := [2][]float64{}

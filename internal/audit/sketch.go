@@ -86,7 +86,8 @@ func Sketches(x, y Sketch, gamma float64, runs int, alpha float64) (*SketchRepor
 		}
 	}
 	if rows[0] != rows[1] {
-		return nil, fmt.Errorf("%d rows and %d: the number of rows tells the neighbours apart", rows[0], rows[1])
+		return nil, fmt.Errorf("one sketch has %d rows and the other %d: the number of rows tells the neighbours "+
+			"apart", rows[0], rows[1])
 	}
 	n := rows[0]
 	f := stattest.Ratio(n, alpha/3)
@@ -132,7 +133,7 @@ func extreme(a, b *mat.SymDense) (v []float64, lambda float64, err error) {
 	}
 	var eigen mat.EigenSym
 	if !eigen.Factorize(w, true) {
-		return nil, 0, errors.New("the eigenvalues of the covariances do not converge")
+		return nil, 0, errors.New("cannot compute the eigenvalues of the covariances: the iteration does not converge")
 	}
 	values := eigen.Values(nil)
 	at := 0

@@ -43,7 +43,7 @@ func (g *given) Above(j int, b *big.Rat) bool {
 }
 
 func (g *given) Word(j int) uint64 {
-	fail(g.err, fmt.Errorf("coordinate %d is drawn as a word, but this audit supports only Gaussians", j))
+	fail(g.err, fmt.Errorf("coordinate %d is drawn from uniform bits, but this audit supports only Gaussian noise", j))
 	return 1 << 62
 }
 

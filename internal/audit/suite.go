@@ -297,7 +297,7 @@ func (s *Suite) judge(o observed, steps, pairs, draws int) []Finding {
 		}.verdict(o.failed),
 		Finding{
 			Audit: "A0", What: "pairs for which no noise gives equal releases", Draws: draws,
-			Statistic: o.apart, Low: 0, High: 0, Finds: "releases that use more than noisy integers", Power: 1,
+			Statistic: o.apart, Low: 0, High: 0, Finds: "releases that depend on more than noisy integers", Power: 1,
 		}.verdict(o.leak),
 	}
 	if s.SketchRows > 0 {
@@ -308,7 +308,7 @@ func (s *Suite) judge(o observed, steps, pairs, draws int) []Finding {
 				Statistic: seen.far, Low: 0x1p-1022, High: 1 + 1e-9, Finds: "any excess on these pairs", Power: 1,
 			}.verdict(nil),
 			Finding{
-				Audit: "A3", What: "rows of sketches, divided by those charged", Draws: draws,
+				Audit: "A3", What: "rows of sketches, divided by the rows charged", Draws: draws,
 				Statistic: float64(seen.rows) / float64(s.SketchRows), Low: 1, High: 1,
 				Finds: "an uncharged row", Power: 1,
 			}.verdict(nil))
@@ -374,13 +374,13 @@ func (s *Suite) noise() ([]Finding, error) {
 	_, high := stattest.ChiSquared(n.Draws, 1-Power)
 	return []Finding{
 		Finding{
-			Audit: "A1", What: "distance of releases from the drawn noise, in roundings", Draws: n.Draws,
+			Audit: "A1", What: "distance of releases from the drawn noise, in rounding units", Draws: n.Draws,
 			Statistic: n.Off, Low: 0, High: 1, Finds: "a wrong size, shape or rounding", Power: 1,
 		}.verdict(n.Identity),
 		Finding{
 			Audit: "A1", What: "variance of whitened releases", Draws: n.Draws,
 			Statistic: variance.Value, Low: variance.Low, High: variance.High, Level: share,
-			Finds: fmt.Sprintf("a deviation %.2g %% too small", 100*(1-math.Sqrt(low/high))), Power: Power,
+			Finds: fmt.Sprintf("a standard deviation %.2g %% too small", 100*(1-math.Sqrt(low/high))), Power: Power,
 		}.verdict(nil),
 		Finding{
 			Audit: "A1", What: fmt.Sprintf("largest of %d moments, divided by its bound", len(others)), Draws: n.Draws,

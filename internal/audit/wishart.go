@@ -131,7 +131,7 @@ func transport(first, second *coupledRow, desc *Squares) (z []float64, far float
 	}
 	for i := range d {
 		if !(a.At(i, i) > 0) {
-			return nil, 0, errors.New("the neighbour cannot have the first run's square")
+			return nil, 0, errors.New("no draw gives the neighbour the square of the first run")
 		}
 		part := make([]float64, desc.Rows-i)
 		part[0] = a.At(i, i)

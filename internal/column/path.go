@@ -19,7 +19,8 @@ type Syntax struct {
 
 // These are the two notations of a path: see [Parse] and [Position].
 var (
-	Paths     = &Syntax{Parse, `must be a name or a path "a.b[0].c", where a backslash makes . \ [ or ] part of a name`}
+	Paths = &Syntax{Parse, `must be a name, or a path such as "a.b[0].c"; inside a name, write a backslash ` +
+		`before . \ [ or ]`}
 	Positions = &Syntax{Position, `must be a position from "1" to "1000000"`}
 )
 

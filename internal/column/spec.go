@@ -98,7 +98,7 @@ func New(s Spec, path *Syntax) (*Column, error) {
 		faults.Check(len(c.path) <= maxPath, "path",
 			fmt.Sprintf("must have at most %d names and indexes", maxPath), nil)
 	} else {
-		faults.Check(s.Path == "", "path", "must not be set for this codec, whose columns follow one another", s.Path)
+		faults.Check(s.Path == "", "path", "must not be set for this codec: its values have no names, only an order", s.Path)
 	}
 	c.setTime(&s, &faults)
 	c.setTransform(&s, &faults)
@@ -220,7 +220,7 @@ func (c *Column) setCategories(s *Spec, faults *fault.List) {
 		faults.Check(!twice, "categories", `must not contain "other", which other = true adds`, otherName)
 		c.other = place(otherName)
 	}
-	faults.Check(len(c.names) > 0, "categories", "must contain more than the baseline", nil)
+	faults.Check(len(c.names) > 0, "categories", "must contain a category other than the baseline", nil)
 }
 
 func (c *Column) setDefault(value any, faults *fault.List) {
@@ -245,13 +245,13 @@ func (c *Column) setDefault(value any, faults *fault.List) {
 		if v {
 			x = 1
 		}
-		faults.Check(c.finish(fallback, x) == OK, "default", "must have a finite transform", v)
+		faults.Check(c.finish(fallback, x) == OK, "default", "must have a finite value after the transform", v)
 	case float64:
 		if c.categories != nil {
 			faults.Add("default", "must be "+c.wants(), v)
 			return
 		}
-		faults.Check(c.finish(fallback, v) == OK, "default", "must be finite, with a finite transform", v)
+		faults.Check(c.finish(fallback, v) == OK, "default", "must be finite, before and after the transform", v)
 	default:
 		faults.Add("default", "must be "+c.wants(), nil)
 	}

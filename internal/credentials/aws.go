@@ -105,7 +105,7 @@ func awsError(err error) error {
 	var program *processcreds.ProviderError
 	switch {
 	case errors.As(err, &program):
-		return errors.New("AWS: the program in credential_process gave no keys")
+		return errors.New("AWS: the program in credential_process returned no keys")
 	case !errors.As(err, &answer):
 		return fmt.Errorf("AWS: %w", err)
 	case slices.Contains(shownAnswers, answer.ErrorCode()):

@@ -27,7 +27,7 @@ func LoadHeaders(path string, groupReadable bool) (http.Header, error) {
 		}
 		name, value, ok := bytes.Cut(line, []byte(":"))
 		if value = bytes.TrimSpace(value); !ok || !isToken(name) || !isFieldValue(value) {
-			return nil, fmt.Errorf("headers file %s, line %d: must be a header, Name: value", path, n)
+			return nil, fmt.Errorf("headers file %s, line %d: must be a header in the form Name: value", path, n)
 		}
 		h.Add(string(name), string(value))
 	}

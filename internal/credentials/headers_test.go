@@ -29,7 +29,7 @@ func TestLoadHeaders(t *testing.T) {
 	const good = "Authorization: Bearer hunter2\n\nx-scope:a\r\nX-Scope: b: c"
 	f(good, 0o600, "")
 	f(good, 0o644, "must not be accessible to others")
-	f("a: b\nhunter2\n", 0o600, "line 2: must be a header, Name: value")
+	f("a: b\nhunter2\n", 0o600, "line 2: must be a header in the form Name: value")
 	f(": hunter2", 0o600, "line 1: must be a header")
 	f("a b: hunter2", 0o600, "line 1: must be a header")
 	f("a:", 0o600, "line 1: must be a header")

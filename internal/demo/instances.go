@@ -178,7 +178,7 @@ func runInstances(ctx context.Context, o *Options) (err error) {
 		err = d.result.print(o.Stdout)
 	}
 	if r := d.result; err == nil && r.Conflicts+r.Different+r.Missing > 0 {
-		err = errors.New("the instances published other releases than a single process")
+		err = errors.New("the releases of the instances differ from those of a single process")
 	}
 	return err
 }
@@ -420,7 +420,7 @@ func (d *instancesDemo) showKill(ctx context.Context) error {
 		return ctx.Err()
 	case <-time.After(instancesBack):
 	}
-	fmt.Fprintf(d.o.Stderr, "%s comes back\n", x)
+	fmt.Fprintf(d.o.Stderr, "%s starts again\n", x)
 	if err := d.start(x); err != nil {
 		return err
 	}
@@ -448,7 +448,7 @@ func (d *instancesDemo) until(ctx context.Context, what string, ok func() bool) 
 			case err := <-x.ended:
 				x.input = nil
 				log, _ := os.ReadFile(d.path(x.number, "log"))
-				return fmt.Errorf("%s ended by itself: %v\n%s", x, err, bytes.TrimSpace(log))
+				return fmt.Errorf("%s ended unexpectedly: %v\n%s", x, err, bytes.TrimSpace(log))
 			default:
 			}
 		}
@@ -487,7 +487,7 @@ func (o *outputs) read(ctx context.Context, client *kafka.Client, topic string) 
 	return client.ReadBack(ctx, topic, 0, o.next, func(r *kafka.Record) error {
 		task, _, _, ok := core.ParseIdentity(r.Key)
 		if !ok {
-			return fmt.Errorf("%s has the key %q", topic, r.Key)
+			return fmt.Errorf("topic %s has a message with the unknown key %q", topic, r.Key)
 		}
 		o.next = r.Offset + 1
 		o.lately[task.Partition]++
@@ -567,13 +567,15 @@ func (r *instancesResult) print(w io.Writer) error {
 		r.Releases, r.Instances, math.Round(10*r.Seconds)/10)
 	switch {
 	case r.Takeover > 0:
-		fmt.Fprintf(w, "%s was killed; others published its partitions %.1f s later, with a session of %v\n", r.Killed,
-			r.Takeover, instancesSession)
+		fmt.Fprintf(w, "%s was killed; others published the releases of its partitions %.1f s later (session "+
+			"timeout %v)\n",
+			r.Killed, r.Takeover, instancesSession)
 	case r.Killed != "":
-		fmt.Fprintf(w, "%s was killed; you interrupted before others published its partitions\n", r.Killed)
+		fmt.Fprintf(w, "%s was killed; you interrupted before others published the releases of its partitions\n",
+			r.Killed)
 	}
 	if r.Releases == 0 {
-		_, err := fmt.Fprintln(w, "INSECURE: keys follow from a number; nothing was published")
+		_, err := fmt.Fprintln(w, "INSECURE: keys are derived from a known number; nothing was published")
 		return err
 	}
 	fmt.Fprintf(w, "%d releases were published twice with the same bytes, %d with different "+
@@ -582,11 +584,11 @@ func (r *instancesResult) print(w io.Writer) error {
 		fmt.Fprintln(w, "a single process that reads the same log publishes the same releases, byte for byte")
 	} else {
 		fmt.Fprintf(w,
-			"a single process that reads the same log publishes %d of them with other bytes, and %d that are missing "+
-				"here\n",
+			"of the releases of a single process that reads the same log, %d have other bytes here and %d are "+
+				"missing here\n",
 			r.Different, r.Missing)
 	}
-	_, err := fmt.Fprintln(w, "INSECURE: keys follow from a number; nothing was protected")
+	_, err := fmt.Fprintln(w, "INSECURE: keys are derived from a known number; nothing was protected")
 	return err
 }
 

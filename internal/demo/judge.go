@@ -106,7 +106,7 @@ func (d *demonstration) compare(p *truth.Release, c *Comparison) (near int, err 
 	d.follow(context.Background(), p.Step)
 	want, ok := d.truth.At(p.Step)
 	if !ok {
-		return 0, fmt.Errorf("the release of step %d is there, but its rows are not complete", p.Step)
+		return 0, fmt.Errorf("the release of step %d arrived before all of its rows were known", p.Step)
 	}
 	for name, exact := range map[string][]float64{d.first(): want.Mean, "second_moment": want.Second} {
 		v := p.Values[name]

@@ -92,7 +92,8 @@ func (l *personLog) judge(ctx context.Context, client *kafka.Client, o *Options)
 		v := last.Values[one.Value]
 		if one.Mean, one.SE = v.Data.At(0), v.SE.At(0); math.IsNaN(one.Mean) || last.Step != personsSteps {
 			return nil,
-				fmt.Errorf("stream %s: release %d has no %s: the noise is too large for so few records (--epsilon)",
+				fmt.Errorf("stream %s: release %d has no %s: the noise is too large for so few records; raise "+
+					"--epsilon",
 					name, last.Step, one.Value)
 		}
 		r.Streams = append(r.Streams, one)
@@ -103,10 +104,11 @@ func (l *personLog) judge(ctx context.Context, client *kafka.Client, o *Options)
 // print writes the streams side by side.
 func (r *personsResult) print(w io.Writer) error {
 	fmt.Fprintf(w, "%d made-up records of %d persons, in %d steps of %d, in %.1f s.\n"+
-		"The busiest 1 %% of persons wrote %.0f %%, one of them %d; half wrote at most %d.\n"+
+		"The busiest 1 %% of persons wrote %.0f %% of the records, the busiest person %d;\n"+
+		"half of the persons wrote at most %d records each.\n"+
 		"The amounts of one person are similar, and busy persons write larger ones.\n"+
-		"Protected as persons they count in at most %d steps, at least %d apart, once in\n"+
-		"each: %.0f %% of the records.\n\n",
+		"With persons protected, a person counts in at most %d steps, at least %d\n"+
+		"apart, and once in each: %.0f %% of the records count.\n\n",
 		r.Records, r.Persons, r.Steps, personsStep, r.Seconds, 100*r.Top, r.Busiest, r.Median, personsCap,
 		personsSeparation, 100*r.Counted)
 	var table strings.Builder
@@ -135,9 +137,9 @@ func (r *personsResult) print(w io.Writer) error {
 	for _, exact := range []struct {
 		name string
 		mean float64
-	}{{"over records", r.OverRecords}, {"over persons", r.OverPersons}, {"of what counts", r.OverCounted}} {
-		row(fmt.Sprintf("off the mean %s, %.2f", exact.name, exact.mean), func(s *personsRelease) string {
-			if s.Unit != "person" && exact.name == "of what counts" {
+	}{{"over records", r.OverRecords}, {"over persons", r.OverPersons}, {"of counted records", r.OverCounted}} {
+		row(fmt.Sprintf("minus the mean %s, %.2f", exact.name, exact.mean), func(s *personsRelease) string {
+			if s.Unit != "person" && exact.name == "of counted records" {
 				return ""
 			}
 			return fmt.Sprintf("%+.2f", s.Mean-exact.mean)

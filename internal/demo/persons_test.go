@@ -62,7 +62,7 @@ func TestDemoPersonsTable(t *testing.T) {
 	o := options(3)
 	o.Persons = true
 	out, _ := run(t, o)
-	for _, text := range []string{"40000 made-up records of 3336 persons", "at most 11 steps", "off the mean over " +
+	for _, text := range []string{"40000 made-up records of 3336 persons", "at most 11 steps", "minus the mean over " +
 		"persons, ", "INSECURE"} {
 		if !strings.Contains(out, text) {
 			t.Errorf("missing %q in\n%s", text, out)

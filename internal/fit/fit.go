@@ -222,7 +222,7 @@ func (f *Request) read() (d *data, centre, scale []float64, err error) {
 	findX := math.IsNaN(d.clipX)
 	switch {
 	case findX && f.Curvature != 0:
-		return nil, nil, nil, exit.Usagef("--curvature needs a number for --clip-x: their units belong together")
+		return nil, nil, nil, exit.Usagef("--curvature needs --clip-x as a number: with auto, its unit is unknown")
 	case !(f.Radius >= 0) || math.IsInf(f.Radius, 0) || !(f.Curvature >= 0 && !(f.Curvature > d.clipX*d.clipX)):
 		return nil, nil, nil,
 			exit.Usagef("--radius must be at least 0, --curvature at least 0 and at most clip-x squared")

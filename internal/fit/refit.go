@@ -32,7 +32,8 @@ func byRefit(name string) func(*data) (*Result, error) {
 			notes = append(notes, "finite precision: not proven (sketch)")
 		}
 		if name == "newton" && release.Values[0].SE == nil {
-			notes = append(notes, "no standard errors: there are too few records for the noise, or nothing was learnt")
+			notes = append(notes, "no standard errors: the noise is too large for so few records, or the solver "+
+				"learnt nothing")
 		}
 		out := &Result{Account: string(plan.Accounting), Note: strings.Join(notes, "\n")}
 		for _, v := range release.Values {

@@ -198,7 +198,7 @@ func (d *data) stream(e online) (*Result, error) {
 		}
 	}
 	if last == nil {
-		return nil, fmt.Errorf("%w: the first estimate needs at least %d", errTooFew, first)
+		return nil, fmt.Errorf("%w: the first estimate needs at least %d rows", errTooFew, first)
 	}
 	r := d.result(last.Values[1].Data, "exact")
 	r.SE, r.steps = last.Values[1].SE, steps

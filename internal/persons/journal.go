@@ -282,7 +282,7 @@ func (j *Journal) Rewrite() (*Position, error) {
 		return nil, err
 	}
 	if j.m.open {
-		return nil, errors.New("internal: a snapshot of persons within a step")
+		return nil, errors.New("internal error: a snapshot of the person map was requested within a step")
 	}
 	numbers, err := j.numbers()
 	if err != nil {

@@ -69,7 +69,7 @@ func (e *Entries) Err() error {
 	return nil
 }
 
-var errOverflow = errors.New("internal: more persons than max_users within a separation")
+var errOverflow = errors.New("internal error: within one separation, records of more than max_users persons count")
 
 // NewMap returns the map of an epoch before its first step. It allocates all memory of the map, except that for entries
 // that the journal has not taken.
@@ -89,7 +89,7 @@ func NewMap(r Rule) (*Map, error) {
 // Open begins a step, whose number must be larger than the previous one. It closes the previous step.
 func (m *Map) Open(step uint64) error {
 	if step <= uint64(m.step) || step > MaxStep {
-		return fmt.Errorf("internal: step %d of persons follows %d", step, m.step)
+		return fmt.Errorf("internal error: the person map got step %d after step %d", step, m.step)
 	}
 	if m.open {
 		m.Close()

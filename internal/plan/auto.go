@@ -29,7 +29,7 @@ func (p *Plan) explain(s *config.Stream, uses moments.Plan) (why []string) {
 		named = m.Horizon
 	}
 	// matfact.Auto decides by the same conditions.
-	reason := fmt.Sprintf("it has the least error at %d steps, the value of horizon or tune", named)
+	reason := fmt.Sprintf("its error is least at %d steps, the value of horizon or tune", named)
 	switch sums := m.Workload == "sum" || m.Workload == "mean"; {
 	case !sums && uses.Factorization.Kind == "blt":
 		reason = fmt.Sprintf("for workload %q its few buffers come close to the optimum at every step",
@@ -52,12 +52,12 @@ func (p *Plan) explain(s *config.Stream, uses moments.Plan) (why []string) {
 func whyMethod(m *moments.Config, uses moments.Plan) string {
 	c := uses.Choice
 	if c == nil {
-		reason := "its other choices, pp_debiased and combined, square noisy rows, which needs another " +
+		reason := "its alternatives, pp_debiased and combined, square noisy rows, which needs another " +
 			"factorization"
 		switch {
 		case m.Step > 1:
-			reason = "its other choices, pp_debiased and combined, square single rows, but a step of several " +
-				"offsets has only their sum"
+			reason = "its alternatives, pp_debiased and combined, square single rows, but a step of several " +
+				"offsets has only the sum of its rows"
 		case m.Second != nil:
 			reason = "the second moment has its own workload or factorization"
 		}
@@ -72,8 +72,8 @@ func whyMethod(m *moments.Config, uses moments.Plan) string {
 		compared = append(compared, fmt.Sprintf("%s %.3g and %.3g", a.Method, a.First, a.Second))
 	}
 	return fmt.Sprintf(
-		"auto chose %s, because it has the least weighted sum of the squared errors of mean and second moment (%s), %s",
-		uses.Method, strings.Join(compared, ", "), which)
+		"auto chose %s, because %s its weighted sum of the squared errors of mean and second moment is least (%s)",
+		uses.Method, which, strings.Join(compared, ", "))
 }
 
 // gainOfTune says how the noise changes if tune is set to the last of the plan's steps. It returns "" if such a stream
@@ -98,8 +98,8 @@ func (p *Plan) gainOfTune(s *config.Stream) string {
 		return fmt.Sprintf("%.0f %% more", 100*(ratio-1))
 	}
 	return fmt.Sprintf(
-		"with tune = %d the noise would be %s at step %d, and %s at step %d: set it if about that many steps "+
-			"matter to you (more steps may follow)",
+		"with tune = %d the noise would be %s at step %d, and %s at step %d: set tune to about the number of steps "+
+			"that matter to you (more steps may follow)",
 		last, change(last), last, change(first), first)
 }
 

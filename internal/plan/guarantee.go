@@ -28,12 +28,13 @@ func PrintGuarantee(w io.Writer, d *core.Description, name, text string) error {
 	if d.Person == nil {
 		row("limit", "(%g, %g) over all epochs and streams of the input partition", d.LimitEpsilon, d.LimitDelta)
 	} else {
-		over := "all epochs of the population"
+		over := "all epochs of the population, of every stream, topic and partition"
 		if n := d.Person.Period; n > 0 {
-			over = fmt.Sprintf("consecutive epochs of the population until they have %d steps, then again from the "+
-				"next epoch", n)
+			over = fmt.Sprintf("consecutive epochs of the population, of every stream, topic and partition, until "+
+				"they "+
+				"have %d steps; the next epoch begins a new limit", n)
 		}
-		row("limit", "(%g, %g) over %s, of every stream, topic and partition", d.LimitEpsilon, d.LimitDelta, over)
+		row("limit", "(%g, %g) over %s", d.LimitEpsilon, d.LimitDelta, over)
 		personRows(d, row)
 	}
 	if d.Reserved != nil {
@@ -44,7 +45,7 @@ func PrintGuarantee(w io.Writer, d *core.Description, name, text string) error {
 		row("merged",
 			"all partitions share one sequence of releases; the average of one noisy sequence per partition would "+
 				"have √(number of partitions) times the noise")
-		row("", "the following is for %d partitions: for more, list them in input.partition", config.FewestMerged)
+		row("", "the numbers below assume %d partitions; if there are more, list them in input.partition", config.FewestMerged)
 	case d.Merged:
 		row("merged",
 			"%d partitions share one sequence of releases; the average of %d separate noisy sequences would have %.2f "+
@@ -55,7 +56,7 @@ func PrintGuarantee(w io.Writer, d *core.Description, name, text string) error {
 	}
 	row("mu", "%.6g (noise multiplier %.6g)", d.Mu, d.NoiseMultiplier)
 	if d.Found {
-		row("clip", "found by the warm-up; the following is in units of it")
+		row("clip", "found by the warm-up; the numbers below are in units of the clip norm")
 	} else {
 		row("clip", "%.6g", d.Clip)
 	}
@@ -113,29 +114,27 @@ func personRows(d *core.Description, row func(name, format string, args ...any))
 		row("person", "all records of an epoch with one user key (%s), of population %s", p.Key, p.Population)
 	}
 	row("counts",
-		"a person's first records, in at most %d steps, at least %d apart, at most %d in each; all other records, and "+
-			"those without a user key, are null records", p.Cap, p.Separation, p.PerStep)
+		"a person's first records: at most %d in a step, in at most %d steps that are at least %d apart; all other "+
+			"records, and those without a user key, are null records", p.PerStep, p.Cap, p.Separation)
 	if p.Period > 0 {
 		row("period",
-			"%d steps, after which counting starts again for every person; the costs of several periods add up: q of "+
-				"them "+
-				"cost at most q times mu", p.Period)
+			"%d steps, after which counting starts again for every person; the costs of several periods add up: q "+
+				"periods cost at most q times mu", p.Period)
 	}
 	if p.Crowds {
 		row("full map",
-			"once records of %d persons count, those of others do not, so leaving out one person may let another "+
-				"one in: the noise is therefore that of adjacency replace", p.MaxUsers)
+			"once records of %d persons count, records of further persons do not; so leaving out one person may let "+
+				"another one in, and the noise is that of adjacency replace", p.MaxUsers)
 	}
 	together := ""
 	for _, g := range d.Persons {
 		if g.Records > 1 && g.Epsilon != nil {
-			together += fmt.Sprintf(", epsilon %.4g for %d", *g.Epsilon, g.Records)
+			together += fmt.Sprintf(", epsilon %.4g for %d persons", *g.Epsilon, g.Records)
 		}
 	}
 	row("not covered",
-		"a human with several user keys counts as several persons; one who writes under another's key affects two; g "+
-			"persons "+
-			"together pay g times mu%s", together)
+		"a human with several user keys counts as several persons; a human who writes under another person's key "+
+			"affects two persons; g persons together pay g times mu%s", together)
 	switch {
 	case p.Partitions == 0 && p.OnePartition:
 		row("an opening",

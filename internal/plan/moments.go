@@ -168,7 +168,7 @@ func (p *Plan) printMoments(w io.Writer) error {
 	}
 	fmt.Fprintln(w, "\n  * marks what the stream uses")
 	if p.original {
-		fmt.Fprintln(w, "  in original units (values …_original) multiply the error of entry i of the mean by "+
+		fmt.Fprintln(w, "  for original units (values …_original), multiply the error of entry i of the mean by "+
 			"scale[i],\n"+
 			"  that of entry ij of the covariance by scale[i]·scale[j]")
 	}

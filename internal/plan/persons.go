@@ -112,7 +112,7 @@ func (p *rulesNoise) print(w io.Writer) error {
 		"\n  cost of a person's cap: noise of a sum at step %d, with noise multiplier 1 and clip 1; the largest "+
 			"column norm of the stream's matrix is %.6g\n", p.Steps, p.Alpha)
 	t := tabwriter.NewWriter(w, 2, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprint(t, "  steps of a person\tapart\tnorm\tnoise\ttimes that of records\ttimes the least possible\t\n")
+	fmt.Fprint(t, "  steps of a person\tapart\tnorm\tnoise\ttimes the noise for records\ttimes the least possible\t\n")
 	for _, c := range p.Caps {
 		mark := ""
 		if c.Configured {
@@ -126,6 +126,7 @@ func (p *rulesNoise) print(w io.Writer) error {
 	}
 	_, err := fmt.Fprintln(w,
 		"  A larger cap pays off if many persons have that many records. One person can move a sum by cap × per_step, "+
-			"and no noise is less. With a small cap the mean is closer to the mean over persons than over records.")
+			"and the noise is never less than that. With a small cap the mean is closer to the mean over persons "+
+			"than over records.")
 	return err
 }

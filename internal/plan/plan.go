@@ -137,6 +137,6 @@ func printWarmup(w io.Writer, records, needed, parts uint64) {
 	if parts > 1 {
 		steps = fmt.Sprintf("%d steps", parts)
 	}
-	fmt.Fprintf(w, "\n  warm-up: the first %d offsets, %s; at least %d of their records must be valid, up to √6\n"+
-		"  times as many if columns have large offsets; the steps below begin after it\n", records, steps, needed)
+	fmt.Fprintf(w, "\n  warm-up: the first %d offsets, %s; at least %d of their records must be valid, for some data\n"+
+		"  up to √6 times as many; the steps below begin after the warm-up\n", records, steps, needed)
 }

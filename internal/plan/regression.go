@@ -75,15 +75,15 @@ func (p *Plan) ofNewton(s *config.Stream, _ Options) error {
 
 // printNewton writes the tables of ofNewton.
 func (p *Plan) printNewton(w io.Writer) error {
-	fmt.Fprintf(w, "\n  %d searches of %d slots each come first, without a release, and again if the data change "+
-		"abruptly\n",
+	fmt.Fprintf(w, "\n  the epoch begins with %d searches of %d slots each, without a release; if the data change "+
+		"abruptly, they are repeated\n",
 		p.Schedule.Searches, p.Schedule.Search)
 	t := tabwriter.NewWriter(w, 2, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "  epoch\tsteps\tslots per step\t")
 	last := len(p.Schedule.Epochs) - 1
 	for k, e := range p.Schedule.Epochs {
 		if k == last {
-			fmt.Fprintf(t, "  %d and later\ttwice the epoch before\t%d\t\n", k, e.Slots)
+			fmt.Fprintf(t, "  %d and later\ttwice those of the epoch before\t%d\t\n", k, e.Slots)
 			break
 		}
 		fmt.Fprintf(t, "  %d\t%d\t%d\t\n", k, e.Steps, e.Slots)
@@ -97,11 +97,11 @@ func (p *Plan) printNewton(w io.Writer) error {
 	if len(p.Outlook) > 0 {
 		fmt.Fprint(w, "\n  expected excess risk of theta_average, divided by the residuals' variance, for features "+
 			"with\n"+
-			"  any constant second moment; and of method amb, for uncorrelated features of unit variance,\n"+
-			"  with this fact configured\n")
+			"  any constant second moment; last column: method amb, for uncorrelated features of unit variance,\n"+
+			"  if its keys are set for such features\n")
 		fmt.Fprint(t, "  iteration\tslots\tby sampling\tby privacy\t")
 		if p.Descent != nil {
-			fmt.Fprint(t, "all of amb's\t")
+			fmt.Fprint(t, "amb, both\t")
 		}
 		fmt.Fprintln(t)
 		for i, o := range p.Outlook {

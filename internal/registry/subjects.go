@@ -290,7 +290,7 @@ func (s *Subjects) loadSubject(ctx context.Context, name string, versions map[pl
 		return v != nil && !v.passing && !again
 	})
 	if len(numbers) > MaxVersions-len(versions) {
-		return fmt.Errorf("more than %d versions", MaxVersions)
+		return fmt.Errorf("the subject has more than %d versions", MaxVersions)
 	}
 	slices.Sort(numbers)
 	slices.Reverse(numbers) // newest first: if not all fit, these are kept
@@ -335,8 +335,8 @@ func (v *Version) within(texts int) int {
 	if texts+v.bytes > maxTexts {
 		v.Schema, v.bytes = nil, 0
 		v.Err = fmt.Errorf(
-			"the schemas of all versions, with their references, have more than %d MiB: delete old "+
-				"versions", maxTexts>>20)
+			"the schemas of all versions and their references exceed %d MiB together: delete old versions",
+			maxTexts>>20)
 	}
 	return texts + v.bytes
 }
@@ -364,7 +364,7 @@ func (c *Client) version(ctx context.Context, subject string, number int) (*Vers
 	case err != nil:
 		return nil, err
 	case found.ID < 0 || int(int32(found.ID)) != found.ID:
-		v.Err, v.ID = fmt.Errorf("its id is %d, which no record can have", found.ID), noID
+		v.Err, v.ID = fmt.Errorf("its id is %d, which does not fit into a record's header", found.ID), noID
 		return v, nil
 	}
 	v.ID = int32(found.ID)
@@ -418,7 +418,7 @@ func (r *references) read(ctx context.Context, c *Client, refs []sr.SchemaRefere
 			return fmt.Errorf("reference to subject %s, version %d: %w", brief(at.subject), at.version, err)
 		}
 		if r.bytes += len(found.Schema.Schema); len(r.all) >= maxReferences || r.bytes > schema.MaxText {
-			return fmt.Errorf("%w are more than %d, or than %d KiB", errReferences, maxReferences, schema.MaxText>>10)
+			return fmt.Errorf("%w are more than %d schemas, or exceed %d KiB together", errReferences, maxReferences, schema.MaxText>>10)
 		}
 		inside[at] = true
 		if err := r.read(ctx, c, found.References, inside); err != nil {

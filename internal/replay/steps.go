@@ -77,13 +77,12 @@ func releasedSizes(file string) (sizes []uint64, err error) {
 		}
 		switch next := uint64(len(sizes)) + 1; {
 		case r.Epoch != epoch:
-			return nil, fmt.Errorf("%s:%d: a release of epoch %d among those of epoch %d: use a file with one "+
-				"epoch", file, n,
-				r.Epoch, epoch)
-		case r.Step < next: // skips a release that was published again
+			return nil, fmt.Errorf("%s:%d: this release is of epoch %d, those before it are of epoch %d: use a file "+
+				"with one epoch", file, n, r.Epoch, epoch)
+		case r.Step < next: // published again
 			continue
 		case r.Step > next:
-			return nil, fmt.Errorf("%s:%d: step %d, but step %d is missing", file, n, r.Step, next)
+			return nil, fmt.Errorf("%s:%d: this release is of step %d, but step %d is missing", file, n, r.Step, next)
 		}
 		sizes = append(sizes, r.Rows)
 	}
@@ -119,9 +118,8 @@ func (c *Steps) Before(value []byte, end func() error) error {
 		}
 		if late := c.tick.Sub(at) - c.period; late > max(c.period, minLate) {
 			return fmt.Errorf(
-				"a record's time is %s, but the open step ends only at %s: sort the file by time, or correct an "+
-					"earlier time "+
-					"that is too far ahead",
+				"a record's time is %s, which is too long before the end of the open step, %s: sort the file by "+
+					"time, or correct an earlier time that is too far ahead",
 				at.Format(time.RFC3339), c.tick.Format(time.RFC3339))
 		}
 	}
@@ -132,7 +130,7 @@ func (c *Steps) Before(value []byte, end func() error) error {
 		c.tick, c.open = c.tick.Add(c.period), 0
 	}
 	if c.open++; c.open > c.most {
-		return fmt.Errorf("the step up to %s has more than step_max = %d records", c.tick.Format(time.RFC3339), c.most)
+		return fmt.Errorf("the step that ends at %s has more than step_max = %d records", c.tick.Format(time.RFC3339), c.most)
 	}
 	return nil
 }

@@ -97,7 +97,7 @@ func decodeAvro(text string) (x any, err error) {
 		return nil, err
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return nil, errors.New("something follows the schema")
+		return nil, errors.New("the schema is followed by more text")
 	}
 	return x, nil
 }
@@ -163,7 +163,7 @@ func (p *avroParser) finish() error {
 			var key any = of.kind
 			switch of.kind {
 			case "union":
-				return errors.New("a union is in a union")
+				return errors.New("a union is directly inside a union")
 			case "record", "enum", "fixed":
 				key = of
 			}

@@ -49,7 +49,7 @@ type reach struct {
 // package handles some of their messages by name.
 var standardProtos = protocompile.WithStandardImports(
 	protocompile.ResolverFunc(func(path string) (found protocompile.SearchResult, err error) {
-		return found, fmt.Errorf("%s is not among the references", path)
+		return found, fmt.Errorf("%s is not among the schema's references", path)
 	}))
 
 // FindFileByPath gives the compiler a file that add has read.
@@ -64,7 +64,7 @@ func (p *protoFiles) FindFileByPath(path string) (protocompile.SearchResult, err
 func (p *protoFiles) add(path string) (r reach, err error) {
 	if f, ok := p.read[path]; ok {
 		if f == nil {
-			return r, errors.New("the file imports itself")
+			return r, errors.New("the file imports itself, directly or through other files")
 		}
 		return f.reach, nil
 	}
@@ -73,7 +73,7 @@ func (p *protoFiles) add(path string) (r reach, err error) {
 	}
 	text, ok := p.texts[path]
 	if !ok {
-		return r, fmt.Errorf("%s is not among the references", path)
+		return r, fmt.Errorf("%s is not among the schema's references", path)
 	}
 	p.read[path] = nil
 	f, d, err := p.parse(path, text)
@@ -159,14 +159,14 @@ func (p *protoFiles) scan(text string) error {
 				depth = max(0, depth-1)
 			}
 			if depth > maxBrackets {
-				return fmt.Errorf("more than %d brackets are nested", maxBrackets)
+				return fmt.Errorf("brackets are nested more than %d deep", maxBrackets)
 			}
 			if c == ' ' || c == '\t' || c == '\n' || c == '\r' {
 				continue
 			}
 		}
 		if p.tokens++; p.tokens > maxTokens {
-			return fmt.Errorf("there are more than %d words and marks", maxTokens)
+			return fmt.Errorf("the schema and its references have more than %d words and punctuation marks", maxTokens)
 		}
 	}
 	return nil
@@ -209,13 +209,13 @@ func (p *protoFiles) bound(d *descriptorpb.FileDescriptorProto, files int) error
 	case c.longest > maxName:
 		return errLongName
 	case c.depth > maxMessages:
-		return fmt.Errorf("more than %d messages are nested", maxMessages)
+		return fmt.Errorf("messages are nested more than %d deep", maxMessages)
 	case p.declared > maxDeclared:
-		return fmt.Errorf("more than %d messages, fields and symbols", maxDeclared)
+		return fmt.Errorf("there are more than %d messages, fields and symbols", maxDeclared)
 	case p.names > maxNames:
-		return fmt.Errorf("the full names have more than %d MiB together", maxNames>>20)
+		return fmt.Errorf("the full names take more than %d MiB together", maxNames>>20)
 	case p.lookups > maxLookups:
-		return errors.New("too many names in too many imports")
+		return errors.New("too many names and imports: resolving the names would take too long")
 	case c.defaults:
 		return errors.New("a message has a default value")
 	}

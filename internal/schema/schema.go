@@ -75,7 +75,7 @@ func Parse(format, text string, references []Reference) (s *Schema, err error) {
 		size += len(r.Text)
 	}
 	if size > MaxText {
-		return nil, fmt.Errorf("the schema has more than %d KiB with its references", MaxText>>10)
+		return nil, fmt.Errorf("the schema and its references have more than %d KiB together", MaxText>>10)
 	}
 	parsing.Lock()
 	defer parsing.Unlock()

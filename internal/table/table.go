@@ -101,7 +101,7 @@ func (t *Table) readHead(header string, columns []string) (err error) {
 		// A line that has numbers and lacks the chosen names is data, and no message may show it.
 		isHeader = (err != nil || !allNumbers(first, plain)) && (named == nil || !anyNumber(first, all(len(first))))
 		if isHeader && err == nil && anyNumber(first, plain) {
-			return exit.Usagef("the first line has cells of both kinds, numbers and others: use --header yes or " +
+			return exit.Usagef("the first line has both numbers and other cells: use --header yes or " +
 				"--header no")
 		}
 	}
@@ -113,14 +113,15 @@ func (t *Table) readHead(header string, columns []string) (err error) {
 }
 
 // HeaderUsage is the end of the help text of --header.
-const HeaderUsage = "auto, yes, no, or for a file without a header the names of its columns, a,b,c"
+const HeaderUsage = "auto, yes, no, or, for a file without a header, the names of its columns: a,b,c"
 
 // CheckHeader checks a value of --header. Its error is an [exit.Usage].
 func CheckHeader(header string) error {
 	names := headerNames(header)
 	for i, name := range names {
 		if name == "" || slices.Contains(names[:i], name) || !strings.Contains(header, ",") {
-			return exit.Usagef("--header is %q, must be auto, yes, no, or different names with commas: a,b or a,",
+			return exit.Usagef("--header is %q, must be auto, yes, no, or distinct names separated by commas: a,b or "+
+				"a,",
 				header)
 		}
 	}
@@ -155,7 +156,7 @@ func highest(columns []string) ([]string, error) {
 	for _, c := range columns {
 		i, err := strconv.Atoi(strings.TrimPrefix(c, "c"))
 		if err != nil || i < 1 || i > 1_000_000 {
-			return nil, exit.Usagef("no column %q in a file without a header, whose columns are 1, 2 and so on", c)
+			return nil, exit.Usagef("no column %q: the file has no header, so its columns are named 1, 2 and so on", c)
 		}
 		n = max(n, i)
 	}

@@ -81,7 +81,7 @@ func (d *Document) merge(above Key, into, tree map[string]any, here *positions, 
 			file, line := d.place(d.Line(key, -1))
 			d.Faults = append(d.Faults,
 				&Fault{File: f.Name, Line: here.line(key, -1), Key: key.String(),
-					Rule: fmt.Sprintf("is also in %s:%d", file, line)})
+					Rule: fmt.Sprintf("is also set in %s:%d", file, line)})
 		}
 	}
 	return into
