@@ -93,7 +93,7 @@ func Mu(eps, delta float64) (float64, error) {
 	target -= slack * (1 - target)
 	private := func(mu float64) bool { return LogDelta(eps, mu) <= target }
 
-	// lo is the larger of two lower bounds: one by concentrated privacy, one from δ(ε, μ) ≤ δ(0, μ) ≤ μ/√(2π).
+	// e^lo is the larger of two lower bounds on μ: one by concentrated privacy, one from δ(ε, μ) ≤ δ(0, μ) ≤ μ/√(2π).
 	root := math.Sqrt(-math.Log(delta))
 	lo := math.Log(max(math.Sqrt2*(eps/(math.Sqrt(root*root+eps)+root)), 2.5*delta) * (1 - 1e-9))
 	for !private(math.Exp(lo)) {

@@ -15,7 +15,7 @@ import (
 // which AppendBinary returns (FIPS 180-4, 6.2.2). HMAC keeps the states after its two padded keys, as FIPS 198-1 allows
 // in section 6; they are as secret as the key.
 
-// digest is the part of sha256.New's result that this file uses.
+// digest is an interface with the methods of sha256.New's result that this file uses.
 type digest interface {
 	hash.Hash
 	encoding.BinaryAppender

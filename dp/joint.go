@@ -220,7 +220,8 @@ func (f *exponent) at(s, d float64) (value, size float64) {
 	value = rise + s*(f.c-f.eps) - pole
 	size = rise + s*(math.Abs(f.c)+math.Abs(f.eps)) + math.Abs(math.Log(s)) + math.Log1p(s)
 	if f.removed > 0 {
-		// l is log(d/a). Computed from d, it would have a large error for small s, multiplied by K₁.
+		// log(d/a) is computed from s if s is small. Computed from d, it would have a large error there, multiplied by
+		// K₁.
 		l := f.removed * math.Log1p(-s/f.a)
 		if s > d {
 			l = f.removed * math.Log(d/f.a)
