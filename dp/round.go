@@ -96,10 +96,10 @@ func roundOne(z float64, row Row, j int, sd, s, r float64) int64 {
 	return roundExactly(x, tau, z, row, j, sd, s, r)
 }
 
-// look holds the constants of a first attempt (a look) at rounding that is fast, for coordinates that share one
-// standard deviation. The attempt computes r(sd·Z_j − s_j) in units of 2⁻¹². That decides the integer of all but one in
-// 2000 draws, and roundOne decides the others. The attempt maps words as fillNear does. Mapping and rounding share one
-// loop without calls, so only the integer is stored per coordinate.
+// look holds the constants of a fast first attempt at rounding, for coordinates that share one standard deviation. The
+// attempt computes r(sd·Z_j − s_j) in units of 2⁻¹². That decides the integer of all but one in 2000 draws, and
+// roundOne decides the others. The attempt maps words as fillNear does. Mapping and rounding share one loop without
+// calls, so only the integer is stored per coordinate.
 //
 // Even fixed constants are fields, because the compiler would load a constant again in each iteration.
 type look struct {
