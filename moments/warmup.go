@@ -13,7 +13,7 @@ import (
 // WarmupPlan describes the warm-up of an epoch that finds bounds. Its numbers are public.
 type WarmupPlan struct {
 	Records uint64 `json:"records"` // number of slots before the first step of moments
-	Needed  uint64 `json:"needed"`  // least number of valid records with which no stage fails
+	Needed  uint64 `json:"needed"`  // number of valid records that every stage needs
 	Parts   uint64 `json:"parts"`   // number of steps before the first step of moments
 	// Gains are the standard deviations of the moments if the clip norm is 1. The choice of the clip norm uses them.
 	Gains bounds.Gains `json:"gains"`
