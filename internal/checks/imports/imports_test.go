@@ -1,4 +1,4 @@
-// Package imports tests that the import graph is the one that DESIGN.md describes: imports go one way, and only few
+// Package imports tests that the import graph is the one that DESIGN.md describes. Imports go one way, and only a few
 // packages import an outside library.
 package imports
 
@@ -15,11 +15,11 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/cases"
 )
 
-// outside names the packages that may import a library, by the prefix of its path. Other libraries, mostly of the
-// standard library, may be imported anywhere.
+// outside says, for some libraries, which packages may import them. Its keys are prefixes of import paths. Other
+// libraries, mostly of the standard library, may be imported anywhere.
 var outside = map[string]string{
 	"crypto/rand": "dp internal/keys",
-	// For simulated data and identifiers of spans, never for noise.
+	// math/rand is for simulated data and identifiers of spans, never for noise.
 	"math/rand":                          "examples/trainer internal/demo internal/trace",
 	"github.com/BurntSushi/toml":         "internal/toml",
 	"github.com/prometheus/":             "stream stream/httpapi stream/monitor",
@@ -43,8 +43,8 @@ var outside = map[string]string{
 	"unsafe":             "internal/decimal internal/persons",
 }
 
-// never names the libraries, with everything below them, that a package must not import. stream/core is a function of
-// keys, manifest and log: it has no clock, no randomness and no I/O.
+// never lists, for a package, the libraries that it must not import, including everything below their paths.
+// stream/core is a function of keys, manifest and log: it has no clock, no randomness and no I/O.
 var never = map[string]string{
 	"stream/core": "context crypto/rand io/fs log math/rand net os runtime sync syscall time",
 }
