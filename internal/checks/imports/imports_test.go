@@ -80,8 +80,8 @@ func packages(t *testing.T) map[string][]string {
 	return all
 }
 
-// TestDesign: the table of packages in DESIGN.md lists every package with its imports, and a package below stream
-// imports only packages above its row.
+// TestDesign checks the table of packages in DESIGN.md. It must list every package with its imports, and a package
+// below stream may import only packages above its own row.
 func TestDesign(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(cases.Root(t), "DESIGN.md"))
 	if err != nil {
@@ -133,7 +133,8 @@ func TestDesign(t *testing.T) {
 	}
 }
 
-// TestImports: no program contains a package for tests, and only few packages import an outside library.
+// TestImports checks that no program contains a package for tests, and that only the listed packages import an outside
+// library.
 func TestImports(t *testing.T) {
 	for name, imports := range packages(t) {
 		for _, path := range imports {
@@ -164,7 +165,7 @@ func TestImports(t *testing.T) {
 // mostLines is the largest number of lines, without tests, of a package below one of the folders.
 const mostLines = 4000
 
-// TestSize: no package below stream, cmd or internal is too long to be read as a whole.
+// TestSize checks that no package below stream, cmd or internal is too long to be read as a whole.
 func TestSize(t *testing.T) {
 	root := cases.Root(t)
 	for name := range packages(t) {
