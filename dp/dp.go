@@ -38,9 +38,9 @@
 //
 // # Accounting
 //
-// [Mu], [Sigma], [Epsilon] and [LogDelta] are the exact curve of the Gaussian mechanism. ε and δ are computed once, from
-// the total cost: by the exact curve for Gaussians and Gaussian sketches, by Rényi divergences for everything else. All
-// results are rounded to the safe side: σ, ε and δ up, μ down. Adjacency is a typed value without a default.
+// [Mu], [Sigma], [Epsilon] and [LogDelta] are the exact curve of the Gaussian mechanism. ε and δ are computed once,
+// from the total cost: by the exact curve for Gaussians and Gaussian sketches, by Rényi divergences for everything
+// else. All results are rounded to the safe side: σ, ε and δ up, μ down. Adjacency is a typed value without a default.
 //   - [Charge] is a cost that a range of records pays. [Charged] finds the record that pays most, and returns its cost.
 //     [MostCharged] returns all costs that could be the largest.
 //   - [Parallel] returns the cost of a record that pays only one of several costs.
