@@ -107,8 +107,8 @@ func latticeNoise(t *testing.T) func(trial uint64, sd float64, hidden int64) int
 	}
 }
 
-// exists reports whether a word of the generator rounds to w. That is so if one of the 2⁶³ equidistant p is between the
-// tails at (w ± ½)/sd. Beyond |Z| = 4.2 words are extended by 64 bits and more, so every w exists.
+// exists reports whether a word of the generator rounds to w. It looks whether one of the 2⁶³ equidistant p is between
+// the tails at (w ± ½)/sd. Beyond |Z| = 4.2 words are extended by 64 bits and more, so every w exists.
 func exists(w int64, sd float64) bool {
 	z := math.Abs(float64(w))
 	if z/sd > 4.2 {

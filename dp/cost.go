@@ -11,8 +11,8 @@ import (
 )
 
 // Cost is the privacy loss of one record over all releases of a mechanism in an epoch, in the mechanism's adjacency. It
-// has fields for each kind of release: Gaussian mechanisms, rows of sketches, and mechanisms of which only a Rényi
-// curve is known. The last field bounds the probability that the guarantee fails.
+// has fields for each kind of release: Gaussian mechanisms, rows of sketches, and mechanisms with only a Rényi curve.
+// The last field bounds the probability that the guarantee fails.
 //
 // Add costs with [Compose], and compute ε and δ once, from the sum. Adding the ε of the parts would give a larger ε.
 //
@@ -341,7 +341,7 @@ func (c Cost) In(a Adjacency) (Cost, error) {
 }
 
 // Group returns the cost for a group: k records of one person, which the same releases protect together. The adjacency
-// stays the same. μ and ε₀ are multiplied by k, and Laplace scales divided by k.
+// does not change. μ and ε₀ are multiplied by k, and Laplace scales divided by k.
 //
 // Errors: k not positive; a cost with sketch rows, FastMix rows or BadDelta, which have no such rule. For these use
 // [Cost.GroupEpsilon].

@@ -32,7 +32,7 @@ func TestUserKey(t *testing.T) {
 	}
 }
 
-// TestEpochKeys checks that an epoch's keys are those of the first version, with a secret and without.
+// TestEpochKeys checks that an epoch's keys equal the keys of the first version, with a secret and without.
 func TestEpochKeys(t *testing.T) {
 	var master, salt [32]byte
 	for i := range master {

@@ -128,7 +128,7 @@ func powerOfTwo(e int) float64 { return math.Float64frombits(uint64(1023+e) << 5
 
 // QuantiseLong does what Quantise does, but uses all processors if x has 2¹⁶ coordinates or more. It sums the norm in
 // pieces, so the last bits may differ from those of Quantise. The result does not depend on the number of processors.
-// The test in integers is the same.
+// The test in integers does not differ.
 //
 // Privacy: as Quantise.
 // Cost: O(d) over the processors, a few allocations.

@@ -15,7 +15,7 @@ import (
 // δ(ε) is the larger of the two. F is the distribution function of χ²_K, and S = 1 − F. If these differences are not
 // accurate, sketchDelta uses the integral of [jointDelta], which is also exact.
 //
-// Privacy: it holds under ZeroOut, for rows x with ‖x‖ ≤ 1 and data sets whose XᵀX + η²I has no eigenvalue below γ. For
+// Privacy: under ZeroOut it holds for rows x with ‖x‖ ≤ 1 and data sets whose XᵀX + η²I has no eigenvalue below γ. For
 // Replace use jointDelta. Cost: four incomplete gamma functions. Errors: ε negative, NaN or infinite; rows negative; γ
 // not above 1. Source: docs/theory/accounting.md.
 func sketchDelta(eps float64, rows int, gamma float64) (float64, error) {

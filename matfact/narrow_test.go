@@ -189,7 +189,7 @@ func TestNarrowWide(t *testing.T) {
 	}
 }
 
-// TestNarrowMatrix checks that cutting the weights changes the error only slightly, and that the column norm is that of
+// TestNarrowMatrix checks that cutting the weights changes the error only slightly, and that the column norm belongs to
 // the cut weights.
 func TestNarrowMatrix(t *testing.T) {
 	w := Workload{Kind: "sum"}

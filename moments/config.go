@@ -47,7 +47,7 @@ type Config struct {
 	// given, that decides. Otherwise, under replacement, the package takes the largest weight that adds no noise to the
 	// mean; under zero-out, it uses the default Weights.
 	Nu float64
-	// Weights are two weights, for the squared errors of the mean and of the second moment. They decide ν. Default,
+	// Weights holds two weights of the squared errors of the mean and of the second moment. They decide ν. Default,
 	// under zero-out: [1/ζ², 1/ζ⁴].
 	Weights []float64
 	// Inflation ≥ 1 is the factor by which the mean's variance may grow. It decides ν. At most one of Nu, Weights and

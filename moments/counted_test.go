@@ -197,7 +197,7 @@ func TestRecordCost(t *testing.T) {
 				t.Errorf("%d, %s: a record costs %g, a person %g, want about %g", i, adjacency, cost.Mu,
 					a.plan.Mu, plain)
 			}
-			// Only this record changes; the person's other records stay the same.
+			// Only this record changes; the person's other records do not change.
 			base := person(others(2), same([]float64{personClip, 0}, a.plan.Person.PerStep, 0, 4, 8))
 			x, y := []float64{personClip, 0}, []float64(nil)
 			if adjacency == dp.Replace && a.plan.Nu <= 0.5 {

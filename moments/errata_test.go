@@ -331,7 +331,7 @@ func erratumSplit(t *testing.T) {
 	}
 }
 
-// The sensitivity in Algorithm 5 is 2ζ√(1+τ). Its unit is that of ζ, and it lacks ‖C‖. With a square root, neighbours
+// The sensitivity in Algorithm 5 is 2ζ√(1+τ). It has the unit of ζ, and it lacks ‖C‖. With a square root, neighbours
 // are farther apart than that.
 func erratumConcatenation(t *testing.T) {
 	const n, zeta, tau = 64, 1.5, 0.4

@@ -46,7 +46,7 @@ func ExpectedError(method string, n Noise, clip float64, d int, g Gains) (first,
 // correlate the noise.
 //
 // Errors: the gains of post-processing are not known for the first moment's factorization; then the other gains are
-// returned all the same. Cost: O(last²) for squares over correlated noise.
+// returned nevertheless. Cost: O(last²) for squares over correlated noise.
 func ReleaseGains(w matfact.Workload, c1, c2 matfact.Factorization, first, last uint64) (sum Gains, err error) {
 	s := shapes{shape{factor: c1, kernel: w.Kernel()}, shape{factor: c2, kernel: w.Kernel()}}
 	var g *overlap

@@ -111,7 +111,7 @@ func (f *fullCount) share(room float64) float64 {
 	return math.Sqrt(max(0, slack))
 }
 
-// norm returns h(b), for a row whose norm is b times the clip norm.
+// norm returns h(b) for a row whose norm is b times the clip norm.
 func (f *fullCount) norm(b float64) float64 {
 	if !(b < 1) {
 		return 0

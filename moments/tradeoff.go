@@ -40,7 +40,7 @@ func Single(adjacency dp.Adjacency) Tradeoff {
 // k₁ = 4 and k₂ = 2 (1 for d = 1) under replacement, and k₁ = k₂ = 1 under zero-out.
 //
 // It equals joint estimation that charges the sum of two suprema instead of the supremum of the sum. Under replacement
-// it charges more. Under zero-out the errors are the same, at ν = (1−share)/share. Source: Kalinin, Upadhyay, Lampert,
+// it charges more. Under zero-out the errors are equal, at ν = (1−share)/share. Source: Kalinin, Upadhyay, Lampert,
 // Algorithm 4, which splits (ε, δ) by basic composition instead; see SplitBasic.
 func Split(share float64, d int, adjacency dp.Adjacency) Tradeoff {
 	return Single(adjacency).split(share, d, adjacency)
@@ -86,7 +86,7 @@ func (t Tradeoff) withCount(kappa float64) Tradeoff {
 	return t
 }
 
-// Noise returns the standard deviations that make the method μ-Gaussian-private, for rows of norm at most clip, and for
+// Noise returns the standard deviations that make the method μ-Gaussian-private for rows of norm at most clip and
 // matrices with column norms alpha and beta:
 //
 //	λ = να²/(ζ²β²),  s = ζα√Square,  τ = s/μ;  τ,  τ/√λ,  τ/√(2λ)

@@ -110,7 +110,7 @@ type Stage struct {
 	Centre  []float64    `json:"centre,omitempty"`
 	Dead    []float64    `json:"dead,omitempty"`
 	Scale   []float64    `json:"scale,omitempty"`
-	// Cap is, for each column, the largest deviation from the centre that was found; larger ones cannot be told from
+	// Cap holds the largest deviation from the centre that was found in each column; larger ones cannot be told from
 	// noise. It is 0 for a frozen column, and null for a column with a given scale.
 	Cap    []*float64 `json:"cap,omitempty"`
 	Frozen []int      `json:"frozen,omitempty"` // numbers of columns, from 0
@@ -187,7 +187,7 @@ type Warmup struct {
 // Found holds the bounds that a warm-up found, and those that were given.
 type Found struct {
 	Centre, Scale []float64
-	// Cap is, for each column, the largest deviation from the centre that was found. It is 0 for a frozen column, and
+	// Cap holds the largest deviation from the centre that was found in each column. It is 0 for a frozen column, and
 	// +Inf if the scale was given.
 	Cap    []float64
 	Clip   float64 // 0 if the warm-up did not have to find it
@@ -410,7 +410,7 @@ func (w *Warmup) shape(s int) *shape {
 	return deviationShape()
 }
 
-// stageColumns returns the columns that a stage counts, as far as they are known yet.
+// stageColumns returns the columns that a stage counts and that are known already.
 func (w *Warmup) stageColumns(s int) []int {
 	switch s {
 	case octaves, circles:

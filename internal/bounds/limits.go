@@ -83,7 +83,7 @@ func limit(p *sums, n, active int) Limit {
 		ClippedSE: p.sigma * normShape().deviation(term{i, 1}) / p.records}
 }
 
-// limits returns pointers to the numbers of a regression's bounds, for the state. It returns none if no regression
+// limits returns pointers to the numbers of a regression's bounds in the state. It returns none if no regression
 // follows.
 func (w *Warmup) limits() []*float64 {
 	if w.cfg.Regression == nil {

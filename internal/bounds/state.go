@@ -58,8 +58,8 @@ func flag(b *bin.Writer, yes bool) {
 	}
 }
 
-// Restore reads a state that AppendTo wrote, for a warm-up with the same configuration. It discards the open part.
-// After an error the warm-up must not be used.
+// Restore reads a state that AppendTo of a warm-up with the same configuration wrote. It discards the open part. After
+// an error the warm-up must not be used.
 func (w *Warmup) Restore(r *bin.Reader) error {
 	w.begin()
 	isSet := func() bool {

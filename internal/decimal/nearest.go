@@ -164,7 +164,7 @@ func long(digits []byte, exp int64) uint64 {
 const maxSignificant = 780
 
 // slow is exact for every number that is neither clearly 0 nor clearly infinite. It passes the digits to strconv in a
-// canonical form, because the original text may have a long exponent, of which strconv reads only a part.
+// canonical form, because strconv reads only a part of a long exponent.
 func slow(digits []byte, exp int64) uint64 {
 	var buf [maxSignificant + 32]byte
 	n, more := 0, false
@@ -180,7 +180,7 @@ func slow(digits []byte, exp int64) uint64 {
 		}
 	}
 	if more {
-		// Of the remaining digits, it only matters whether all are zero.
+		// It only matters whether all remaining digits are zero.
 		buf[n] = '1'
 		n++
 		exp--

@@ -11,8 +11,8 @@ import (
 // Purpose says what a derived key protects. It is the label of the derivation, the info of HKDF.
 //
 // The constants below are all purposes. Each label ends with a zero byte, and no label is a prefix of another. So keys
-// of two purposes are independent, whatever text follows the labels. Only this package of the module uses HKDF.
-// "Master" is the master key of the key file, EK an epoch's key, W a key that wraps a shard's values.
+// of two purposes are independent, for any text after the labels. Only this package of the module uses HKDF. "Master"
+// is the master key of the key file, EK an epoch's key, W a key that wraps a shard's values.
 type Purpose string
 
 // These are the purposes of all keys that are derived, directly or indirectly, from the master key.

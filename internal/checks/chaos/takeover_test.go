@@ -56,7 +56,7 @@ func TestRealKafkaTakeover(t *testing.T) {
 	}
 }
 
-// gaps returns, for each task, the time from `since` to its next release, or 0 if it has not published one.
+// gaps returns the time from `since` to the next release of each task, or 0 if it has not published one.
 func (s *site) gaps(since time.Time) map[task]time.Duration {
 	all := map[task]time.Duration{}
 	for _, k := range s.tasks() {

@@ -12,7 +12,7 @@ import (
 // Compare runs subject b.N times. After every millisecond or so of subject calls it runs rival equally often. It
 // reports the subject's time per unit in ns, the rival's under the rival's name, and the median ratio over these pairs
 // of runs. units is the number of units that one call of either function processes. The benchmark's own time and
-// allocations are those of the subject alone.
+// allocations cover the subject alone.
 //
 // If STREAMDP_SUBJECT_ONLY is set, it runs only the subject, b.N times, for tools that count instructions.
 func Compare(b *testing.B, units int, subject func(), name string, rival func()) {

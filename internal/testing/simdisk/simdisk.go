@@ -21,8 +21,8 @@ import (
 )
 
 // SimDisk is a disk in memory. The contents of a file are durable after Sync, and a name is durable after SyncDir of
-// its directory. A crash keeps everything that is durable. Of the rest it keeps an arbitrary part, as real disks and
-// journals do: any of the names, and any sectors of 512 bytes of the contents.
+// its directory. A crash keeps everything that is durable. It also keeps an arbitrary part of the rest, as real disks
+// and journals do: any of the names, and any sectors of 512 bytes of the contents.
 type SimDisk struct {
 	Mu    sync.Mutex
 	Names map[string]*inode // as the running process sees them
