@@ -147,7 +147,8 @@ func TestDefects(t *testing.T) {
 		"1: kafka.boundary_topic: required, because [stream.orders] has steps by the clock")
 	f("step   = 100", "step = 100\nhorizon = -1", "15: stream.orders.horizon: must be at least 0 (-1)")
 	f("step   = 100", "step = 4096\nhorizon = 4503599627370496",
-		"15: stream.orders.horizon: must be less: so many steps have more records than a log can hold (4503599627370496)")
+		"15: stream.orders.horizon: must be less: so many steps have more records than a log can hold "+
+			"(4503599627370496)")
 	f("step   = 100", "step = 100\nlattice_bits = 31", "15: stream.orders.lattice_bits: must be 24 to 30 (31)")
 	f("partition = 0", "partition = -1", "10: stream.orders.input.partition: must be 0 to 2147483647 (-1)")
 	f("partition = 0", "partition = 0, max_record_bytes = -1",

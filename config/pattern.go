@@ -417,7 +417,8 @@ func (d *document) checkTemplates(c *Config) {
 	for _, s := range c.Streams {
 		letters := toml.Key{"stream", s.Name, "dead_letter", "topic"}
 		if other, ok := written[s.DeadLetter.Topic]; ok && d.Sound(letters) && s.DeadLetter.Topic != "" {
-			d.Note(letters, -1, "must differ from "+other.String()+": they would name the same topic", s.DeadLetter.Topic)
+			d.Note(letters, -1, "must differ from "+other.String()+": they would name the same topic",
+				s.DeadLetter.Topic)
 		}
 	}
 }

@@ -215,7 +215,8 @@ moments = { clip = 1.0 }
 	for _, r := range refused {
 		why = append(why, r.Reason)
 	}
-	if want := []string{"its output topic one.dp is read by stream third", "its output topic two.dp is written by stream third",
+	if want := []string{"its output topic one.dp is read by stream third",
+		"its output topic two.dp is written by stream third",
 		"its output topic would have too long a name"}; !slices.Equal(why, want) {
 		t.Errorf("%q", why)
 	}
@@ -330,7 +331,8 @@ func TestPatternFaults(t *testing.T) {
 		{strings.Replace(orders, `topic = "orders", partition`, `topics = "a", partition`, 1),
 			`output.topic: must contain "*" with input.topics: each topic needs its own output, and "*" stands for the topic's name ("orders.dp")`},
 		{strings.Replace(strings.Replace(orders, `topic = "orders", partition`, `topics = "a", partition`, 1),
-			`"orders.dp"`, `"*"`, 1), `output.topic: must not be "*" alone: it stands for the input topic, so input and output would be the same ("*")`},
+			`"orders.dp"`, `"*"`, 1),
+			`output.topic: must not be "*" alone: it stands for the input topic, so input and output would be the same ("*")`},
 		{strings.Replace(orders, `"orders.dp"`, `"*.dp"`, 1),
 			`output.topic: must be a Kafka topic: 1 to 249 of letters, digits, ".", "_" and "-" ("*.dp")`},
 		{strings.Replace(orders, `"orders.dp"`, `"*.*"`, 1),

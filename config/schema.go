@@ -490,7 +490,8 @@ var schema = []toml.Row{
 		Rule: says("positive and finite, or 0 (chosen)"),
 		Doc:  "Weight ν of the second moment: a larger one means less noise there and more in the mean."},
 	{Path: "stream.NAME.moments.weights", Kind: toml.Numbers, Flags: toml.Always, Rule: says("two positive numbers"),
-		Says: "default: 1/clip² and 1/clip⁴ under zero-out; none under replace, where ν is the largest that costs the " +
+		Says: "default: 1/clip² and 1/clip⁴ under zero-out; none under replace, where ν is the largest " +
+			"that costs the " +
 			"mean nothing",
 		Doc: "Weights of the squared errors of mean and second moment: ν is chosen so that their weighted sum is " +
 			"least."},

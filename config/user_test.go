@@ -120,7 +120,8 @@ func TestUserFaults(t *testing.T) {
 	f(merged, home+"max_users = 299, cap = 2, period = 3",
 		"user.max_users: must be at least 300 (period × step)"+two+" (299)")
 	f(merged, home+"max_users = 300, cap = 2, period = 3")
-	f("step = 100\nmerge = true", home+"max_users = 5000, cap = 2", "user.max_users: cannot be large enough without a horizon or a period"+two+" (5000)")
+	f("step = 100\nmerge = true", home+"max_users = 5000, cap = 2",
+		"user.max_users: cannot be large enough without a horizon or a period"+two+" (5000)")
 	f(clock+"\nmerge = true", home+"max_users = 2999, cap = 2",
 		"user.max_users: must be at least 3000 (horizon × step_max)"+two+" (2999)")
 }

@@ -10,10 +10,10 @@ import (
 	"github.com/streamdp/streamdp/internal/stattest"
 )
 
-// The reachable-set attack: y = x + noise is published once, for a secret x that is one of two candidates. A sampler of
-// float64 can return only few of the numbers near any real number, so usually y − candidate is a possible result of the
-// sampler for one candidate only, however small ε is. Against NormFloat64 that candidate is almost always x. Against
-// the noise of this package the attack learns nothing.
+// This file has the reachable-set attack: y = x + noise is published once, for a secret x that is one of two
+// candidates. A sampler of float64 can return only few of the numbers near any real number, so usually y − candidate is
+// a possible result of the sampler for one candidate only, however small ε is. Against NormFloat64 that candidate is
+// almost always x. Against the noise of this package the attack learns nothing.
 
 // strips returns the table of math/rand/v2's ziggurat: except for one draw in 2000, NormFloat64 returns j·strips[i] for
 // an int32 j. The table is computed with a source that always gives strip i and j = 1.
@@ -37,7 +37,7 @@ func (w fixedWord) Uint64() uint64 { return uint64(w) }
 func reachable(y, x, sigma float64, strips *[128]float64) bool {
 	for _, w := range strips {
 		j := math.Round((y - x) / sigma / w)
-		// (y−x)/σ is off by some units in the last place: try the neighbours.
+		// (y−x)/σ may be wrong by some units in the last place, so try the neighbours.
 		for d := -1.0; d <= 1; d++ {
 			z := float64((j + d) * w)
 			if math.Abs(j+d) <= 1<<31 && (x+float64(sigma*z) == y || math.FMA(sigma, z, x) == y) {
@@ -48,7 +48,7 @@ func reachable(y, x, sigma float64, strips *[128]float64) bool {
 	return false
 }
 
-// guess returns the candidate that the attack chooses. If it accepts both or none, it tosses the coin.
+// guess returns the candidate that the attack chooses. If the attack accepts both candidates or none, it tosses a coin.
 func guess(accepts [2]bool, coin *rand.Rand) int {
 	if accepts[0] != accepts[1] {
 		if accepts[0] {
@@ -59,8 +59,8 @@ func guess(accepts [2]bool, coin *rand.Rand) int {
 	return coin.IntN(2)
 }
 
-// TestAttackFloat: the attack finds x from one output in more than 99 of 100 trials, at ε = 0.001. This is the
-// consequence of adding floats.
+// TestAttackFloat attacks float64 noise at ε = 0.001. The attack must find x from one output in more than 99 of 100
+// trials. This is the consequence of adding floats.
 func TestAttackFloat(t *testing.T) {
 	t.Parallel()
 	table := strips(t)
@@ -107,8 +107,8 @@ func latticeNoise(t *testing.T) func(trial uint64, sd float64, hidden int64) int
 	}
 }
 
-// exists reports whether a word of the generator rounds to w: whether one of the 2⁶³ equidistant p is between the tails
-// at (w ± ½)/sd. Beyond |Z| = 4.2 words are extended by 64 bits and more, so every w exists.
+// exists reports whether a word of the generator rounds to w. It looks whether one of the 2⁶³ equidistant p is between
+// the tails at (w ± ½)/sd. Beyond |Z| = 4.2 words are extended by 64 bits and more, so every w exists.
 func exists(w int64, sd float64) bool {
 	z := math.Abs(float64(w))
 	if z/sd > 4.2 {
@@ -121,10 +121,10 @@ func exists(w int64, sd float64) bool {
 	return new(big.Float).Sub(high, low).Cmp(big.NewFloat(2)) > 0
 }
 
-// TestAttackLattice: against rounded Gaussians on a lattice, the same attack and similar ones guess no better than
-// chance. With Gaussian parameter μ, any attack is right with probability at most Φ(μ/2). In 20 000 trials it is right
-// more often than the bound below only with probability 10⁻⁹ (Hoeffding). The lattice sampler can reach y from both
-// candidates.
+// TestAttackLattice makes the same attack and similar ones against rounded Gaussians on a lattice. They must guess no
+// better than chance. With Gaussian parameter μ, any attack is right with probability at most Φ(μ/2). In 20 000 trials
+// it is right more often than the bound below only with probability 10⁻⁹ (Hoeffding). The lattice sampler can reach y
+// from both candidates.
 func TestAttackLattice(t *testing.T) {
 	t.Parallel()
 	table := strips(t)
@@ -138,7 +138,7 @@ func TestAttackLattice(t *testing.T) {
 		t.Fatal(err)
 	}
 	sd := sigma / l.Step()
-	// The largest number of right guesses: by the privacy guarantee and by chance.
+	// This is the largest number of right guesses that the privacy guarantee and chance allow.
 	most := trials*stattest.Gaussian(1/sigma/2) + math.Sqrt(trials*math.Log(1/stattest.Alpha)/2)
 	coin := rand.New(rand.NewPCG(5, 5))
 	draw := latticeNoise(t)

@@ -17,9 +17,9 @@ import (
 	"github.com/streamdp/streamdp/moments"
 )
 
-// The audits of internal/audit, applied to the one mechanism that uses all of this package, and to mutants of it with
-// the faults that published implementations had. If an audit misses a mutant, its success for the original proves
-// nothing.
+// This file applies the audits of internal/audit to the one mechanism that uses all of this package, and to mutants of
+// it with the faults that published implementations had. If an audit misses a mutant, its success for the original
+// proves nothing.
 
 // auditKeys returns fixed keys, because a test must give the same result in every run.
 func auditKeys(seed byte) *audit.Keys { return audit.NewKeys([32]byte{0xa, seed}) }
@@ -288,10 +288,10 @@ func (a audited) found() string {
 	return strings.Join(all, ", ")
 }
 
-// TestAuditMutants plants each fault into joint moment estimation, and the audits must find it: 16 steps of 3 columns,
-// clip norm 2, replacement, square root, μ = 4. The pairs are the suite's and, for replaced records at an angle, the
-// worst pairs for too large weights of the second moment. A1 draws 18 000 Gaussians and A2 makes 700 runs for each of
-// two streams: at level 10⁻⁹ they detect 5 % less noise and 1.25 times μ with probability 0.999.
+// TestAuditMutants plants each fault into joint moment estimation, and the audits must find it. There are 16 steps of 3
+// columns, clip norm 2, replacement, square root, μ = 4. The pairs are the suite's and, for replaced records at an
+// angle, the worst pairs for too large weights of the second moment. A1 draws 18 000 Gaussians and A2 makes 700 runs
+// for each of two streams: at level 10⁻⁹ they detect 5 % less noise and 1.25 times μ with probability 0.999.
 func TestAuditMutants(t *testing.T) {
 	t.Parallel()
 	const steps, columns, clip, mu, runs = 16, 3, 2, 4, 700
@@ -334,9 +334,9 @@ func TestAuditMutants(t *testing.T) {
 	}{
 		{"none", nil, nil, 1, ""},
 		{"wrong factor 2", less(2, 1), nil, 2, "A0 A2"},
-		// Calibrated for zeroed records: 1 + ν instead of r(ν) = 4.
+		// The noise is calibrated for zeroed records: 1 + ν instead of r(ν) = 4.
 		{"zero-out noise under replacement", less(math.Sqrt(4/1.5), 1), nil, math.Sqrt(4 / 1.5), "A0 A2"},
-		// The variance used as the deviation: here it is more than 1, so there is too much noise.
+		// The variance is used as the deviation. Here it is more than 1, so there is too much noise.
 		{"σ² for σ", less(1/plan.First, 1), nil, 1 / plan.First, "A0"},
 		// λ = 2/ζ² instead of 1/(2ζ²): r(2) = 6.25, but 4 is charged.
 		{"λ upside down", less(1, 2), nil, 1.25, "A0 A2"},
@@ -354,7 +354,7 @@ func TestAuditMutants(t *testing.T) {
 		{"independent noise for a correlated budget", nil,
 			func(m *mutable) { shapers(m, make([]float64, steps), false) }, 1, "coupling law identity"},
 		{"unrounded feedback", nil, func(m *mutable) { shapers(m, root, true) }, 1, "identity"},
-		// Too small for any statistic: only the test of equality finds it.
+		// This fault is too small for any statistic. Only the test of equality finds it.
 		{"a deviation smaller by 10⁻⁶", nil, func(m *mutable) { m.sd[0][0] *= 1 - 1e-6 }, 1, "coupling identity"},
 	} {
 		t.Run(m.name, func(t *testing.T) {

@@ -219,8 +219,8 @@ func caseComposition(t *testing.T, c cases.Case) {
 	if want.Order != nil {
 		isOptimum(t, terms, *want.Order, in.Delta, got)
 	}
-	// A composed cost has one γ, the least. If all rows have the same γ, the result is the same as with separate γ,
-	// otherwise no better.
+	// A composed cost has one γ, the least. If all rows have the same γ, the result must be the same as with separate
+	// γ; otherwise it must not be smaller.
 	total := Compose(costs...)
 	composed, err := total.Curve().Epsilon(in.Delta)
 	if err != nil {
@@ -254,7 +254,7 @@ func isOptimum(t *testing.T, c Curve, order, delta, eps float64) {
 }
 
 // mironov converts a curve by its classical rule, r(α) + log(1/δ)/(α−1), on a fine grid of the orders that Epsilon
-// searches. Bounded curves, for example of Laplace noise, have their best order at its end.
+// searches. Bounded curves, for example of Laplace noise, have their best order at the end of the grid.
 func mironov(t *testing.T, c Curve, delta float64) float64 {
 	t.Helper()
 	limit, err := c.Range()

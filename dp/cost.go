@@ -11,26 +11,27 @@ import (
 )
 
 // Cost is the privacy loss of one record over all releases of a mechanism in an epoch, in the mechanism's adjacency. It
-// has fields for each kind of release: Gaussian mechanisms, rows of sketches, and mechanisms with only a Rényi curve. A
-// last field is the probability that the guarantee fails.
+// has fields for each kind of release: Gaussian mechanisms, rows of sketches, and mechanisms with only a Rényi curve.
+// The last field bounds the probability that the guarantee fails.
 //
 // Add costs with [Compose], and compute ε and δ once, from the sum. Adding the ε of the parts would give a larger ε.
 //
 // In JSON a cost is an object with the fields below; fields that are zero are left out. Parsing an invalid cost fails.
 type Cost struct {
-	// Adjacency is the relation that the other fields are stated for.
+	// Adjacency is the relation for which the other fields are stated.
 	Adjacency Adjacency `json:"adjacency"`
 	// Mu is the sensitivity of the Gaussian part divided by the standard deviation of its noise.
 	Mu float64 `json:"mu"`
 	// Rows is the number of rows N(0, XᵀX + η²I) of dense Gaussian sketches, for
 	// rows x of norm at most 1.
 	Rows int `json:"rows,omitempty"`
-	// Gamma is a lower bound on the eigenvalues of XᵀX + η²I, above 1; 0 without rows.
+	// Gamma is a lower bound on the eigenvalues of XᵀX + η²I. It is above 1, or 0 if Rows is 0.
 	Gamma float64 `json:"gamma,omitempty"`
 	// Terms are the mechanisms for which only Rényi curves are known: pure, Laplace and FastMix terms, in any order.
 	Terms []Term `json:"terms,omitempty"`
-	// BadDelta bounds the probability, for every data set, of an event in which the other fields do not hold; for
-	// example, that a private lower bound of an eigenvalue is above the eigenvalue. It is a part of δ.
+	// BadDelta bounds the probability, for every data set, of an event in which the other fields do not hold. An
+	// example of such an event: a private lower bound of an eigenvalue is above the eigenvalue. BadDelta is a part of
+	// δ.
 	BadDelta float64 `json:"bad_delta,omitempty"`
 }
 
@@ -77,7 +78,7 @@ func (c *Cost) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// Empty reports whether nothing is paid: the cost of releasing nothing.
+// Empty reports whether c is the cost of releasing nothing.
 func (c Cost) Empty() bool {
 	return c.Mu == 0 && c.Rows == 0 && len(c.Terms) == 0 && c.BadDelta == 0
 }
@@ -89,8 +90,8 @@ func (c Cost) Equal(o Cost) bool {
 }
 
 // Covers reports whether paying c is at least as much as paying o, for every ε and δ: each field of o is at most that
-// of c, except Gamma, which is at least that of c. It is a partial order on valid costs of one adjacency whose terms
-// Compose has merged.
+// of c, except Gamma, which is at least that of c. Covers is a partial order on valid costs of one adjacency, if
+// Compose has merged their terms.
 func (c Cost) Covers(o Cost) bool {
 	if c.Adjacency != o.Adjacency || !(c.Mu >= o.Mu) || c.Rows < o.Rows || o.Rows > 0 && c.Gamma > o.Gamma ||
 		c.BadDelta < o.BadDelta {
@@ -108,12 +109,12 @@ func (c Cost) Covers(o Cost) bool {
 	return true
 }
 
-// Compose returns the cost of a record that pays all of costs. It also holds if a later mechanism was chosen after
-// seeing an earlier one's releases:
+// Compose returns the cost of a record that pays all of `costs`. The result also holds if a later mechanism was chosen
+// after seeing an earlier one's releases:
 //
 //	μ = √Σμ_i²,  K = ΣK_i,  γ = min γ_i,  all terms,  δ_bad = Σδ_bad,i
 //
-// rounded up. The least γ holds for all rows, because rows of a larger γ are a post-processing of rows of a smaller
+// rounded up. The least γ holds for all rows, because rows with a larger γ are a post-processing of rows with a smaller
 // one. The result does not depend on the order.
 //
 // Privacy: all costs must be stated for the same adjacency; otherwise Compose panics. [Cost.In] converts them.
@@ -192,8 +193,8 @@ func merge(terms []Term) []Term {
 	return merged
 }
 
-// Parallel returns the cost of the worst-off record if every record pays only one of costs. That is the cost with the
-// largest ε at δ. A cost that has no ε at δ counts as the worst. If one cost covers all others, δ does not matter.
+// Parallel returns the cost with the largest ε at δ. No record pays more, if every record pays only one of `costs`. A
+// cost that has no ε at δ counts as the largest. If one cost covers all others, δ does not matter.
 //
 // Privacy: the mechanisms must read disjoint sets of record positions. All costs must be stated for the same adjacency;
 // otherwise Parallel panics.
@@ -228,7 +229,7 @@ func Parallel(delta float64, costs ...Cost) (Cost, error) {
 	return worst, nil
 }
 
-// maximal returns the costs that no other one covers. Their order does not depend on the order of costs.
+// maximal returns the costs that no other one covers. The order of the result does not depend on the order of `costs`.
 func maximal(costs []Cost) []Cost {
 	costs = slices.Clone(costs)
 	slices.SortFunc(costs, compare)
@@ -243,7 +244,7 @@ func maximal(costs []Cost) []Cost {
 	return kept
 }
 
-// compare is a total order.
+// compare orders costs, for sorting. The order is total.
 func compare(a, b Cost) int {
 	return cmp.Or(cmp.Compare(a.Mu, b.Mu), cmp.Compare(a.Rows, b.Rows), cmp.Compare(b.Gamma, a.Gamma),
 		cmp.Compare(a.BadDelta, b.BadDelta),
@@ -253,9 +254,9 @@ func compare(a, b Cost) int {
 		}))
 }
 
-// Epsilon returns the smallest ε ≥ 0 that the cost guarantees at δ, rounded up. It first subtracts BadDelta from δ. For
-// Gaussians, with or without sketch rows, it uses the exact curve. With any other term it converts the sum of the Rényi
-// curves.
+// Epsilon returns the smallest ε ≥ 0 that the cost guarantees at δ, rounded up. It first subtracts BadDelta from δ. If
+// the cost consists of Gaussians and sketch rows only, Epsilon uses the exact curve. Otherwise it converts the sum of
+// the Rényi curves.
 //
 // Errors: δ outside (0, 1); BadDelta of at least δ; an invalid cost.
 func (c Cost) Epsilon(delta float64) (float64, error) {
@@ -298,8 +299,8 @@ func (c Cost) Delta(eps float64) (float64, error) {
 	return min(1, sumUp(delta, c.BadDelta)), err
 }
 
-// Within reports whether the cost guarantees (ε, δ). A mechanism that was calibrated to (ε, δ), by [Mu] or so that
-// Delta(ε) ≤ δ, is within it: Within does not round up a second time.
+// Within reports whether the cost guarantees (ε, δ). If a mechanism was calibrated to (ε, δ), by [Mu] or so that
+// Delta(ε) ≤ δ, Within returns true, because it does not round up a second time.
 //
 // Errors: ε negative, NaN or infinite; δ outside (0, 1); an invalid cost.
 func (c Cost) Within(eps, delta float64) (bool, error) {
@@ -324,11 +325,11 @@ func (c Cost) Curve() Curve {
 	return rowCurve(c.Mu, c.Rows, c.Gamma, c.Adjacency).Add(c.Terms...)
 }
 
-// In returns the cost, stated for another adjacency. To replace a record is to zero out two records, so from ZeroOut to
-// Replace μ and ε₀ double, Laplace scales are halved, and a sketch row pays for both. The zero record is a record, so
-// from Replace to ZeroOut no number changes.
+// In returns the cost, stated for another adjacency. Replacing a record is like zeroing out two records. So from
+// ZeroOut to Replace, μ and ε₀ double, Laplace scales are halved, and a sketch row pays for both. From Replace to
+// ZeroOut no number changes, because the zero record is a record.
 //
-// Errors: FastMix rows cannot be stated for Replace; an adjacency that is not set.
+// Errors: a cost with FastMix rows, which cannot be stated for Replace; an adjacency that is not set.
 func (c Cost) In(a Adjacency) (Cost, error) {
 	if !c.Adjacency.Valid() || !a.Valid() {
 		return Cost{}, errors.New("adjacency is not set")
@@ -340,8 +341,8 @@ func (c Cost) In(a Adjacency) (Cost, error) {
 	return c, nil
 }
 
-// Group returns the cost that protects k records of one person together, in the cost's adjacency: kμ for Gaussians, kε₀
-// for pure mechanisms, 1/k of a Laplace scale.
+// Group returns the cost for a group: k records of one person, which the same releases protect together. The adjacency
+// does not change. μ and ε₀ are multiplied by k, and Laplace scales divided by k.
 //
 // Errors: k not positive; a cost with sketch rows, FastMix rows or BadDelta, which have no such rule. For these use
 // [Cost.GroupEpsilon].
@@ -386,8 +387,8 @@ func timesUp(x, k float64) float64 {
 	return p
 }
 
-// GroupEpsilon returns an ε that protects k records of one person at δ, rounded up. If [Cost.Group] succeeds, it is the
-// ε of its result. Otherwise it is the smallest ε that follows from the cost of one record by
+// GroupEpsilon returns an ε for k records of one person at δ, rounded up. If [Cost.Group] succeeds, GroupEpsilon
+// returns the ε of that cost. Otherwise it returns the smallest ε that follows from the cost of one record by
 //
 //	(kε, δ'·(e^{kε}−1)/(e^ε−1)) for every ε and δ' = Delta(ε)
 //
@@ -404,7 +405,7 @@ func (c Cost) GroupEpsilon(k int, delta float64) (float64, error) {
 		return 0, err
 	}
 	target, n := math.Log(delta), float64(k)
-	// one is the ε of one record at δ' = e^l, or +Inf if the group's δ is then too large.
+	// one returns the ε of one record at δ' = e^l. It returns +Inf if the group's δ is then too large.
 	one := func(l float64) float64 {
 		eps, err := c.Epsilon(math.Exp(l))
 		if err != nil {

@@ -48,7 +48,7 @@ func TestCompose(t *testing.T) {
 	Compose(Cost{Adjacency: ZeroOut, Mu: 1}, Cost{Adjacency: Replace, Mu: 1})
 }
 
-// TestComposeOrder: the order of costs does not change a bit.
+// TestComposeOrder checks that the order of costs does not change a bit of the result.
 func TestComposeOrder(t *testing.T) {
 	source := rand.New(rand.NewPCG(2, 2))
 	for range 200 {
@@ -69,7 +69,7 @@ func TestComposeOrder(t *testing.T) {
 	}
 }
 
-// TestComposeRounds: sums are at least the exact ones, and close to them.
+// TestComposeRounds checks that sums are at least the exact sums, and close to them.
 func TestComposeRounds(t *testing.T) {
 	source := rand.New(rand.NewPCG(4, 2))
 	for range 300 {
@@ -116,7 +116,8 @@ func randomCost(source *rand.Rand, a Adjacency) Cost {
 	return c
 }
 
-// TestCostEpsilon: each kind of cost uses the tightest curve that holds for it, and BadDelta is subtracted first.
+// TestCostEpsilon checks that each kind of cost uses the tightest curve that holds for it, and that BadDelta is
+// subtracted first.
 func TestCostEpsilon(t *testing.T) {
 	const delta = 1e-6
 	is := func(c Cost, delta float64, want float64, err error) {
@@ -162,7 +163,8 @@ func TestCostEpsilon(t *testing.T) {
 	}
 }
 
-// TestWithin: a cost that was calibrated to (ε, δ) is within it; a cost that is larger by one part in 10⁹ is not.
+// TestWithin checks that a cost calibrated to (ε, δ) is within (ε, δ), and that a cost larger by one part in 10⁹ is
+// not.
 func TestWithin(t *testing.T) {
 	for _, eps := range []float64{0.1, 1, 3.7} {
 		for _, delta := range []float64{1e-5, 1e-9} {
@@ -322,7 +324,7 @@ func TestParallel(t *testing.T) {
 	Parallel(1e-6, gaussian, Cost{Adjacency: Replace})
 }
 
-// TestCostJSON: lines of existing ledgers parse and are written again unchanged; other text does not parse.
+// TestCostJSON parses lines of existing ledgers and writes them again unchanged. Other text must not parse.
 func TestCostJSON(t *testing.T) {
 	for line, want := range map[string]Cost{
 		`{"adjacency":"zero-out","mu":0.25}`:                      {Adjacency: ZeroOut, Mu: 0.25},
@@ -366,8 +368,8 @@ func TestCostJSON(t *testing.T) {
 	}
 }
 
-// FuzzCost: if a text parses, it is a valid cost. It survives writing, it can be converted and composed, and it has an
-// ε or an error, never NaN.
+// FuzzCost parses arbitrary text. If a text parses, it must be a valid cost: it is the same after writing and reading,
+// it can be converted and composed, and it has an ε or an error, never NaN.
 func FuzzCost(f *testing.F) {
 	f.Add([]byte(`{"adjacency":"zero-out","mu":0.25}`))
 	f.Add([]byte(`{"adjacency":"replace","mu":0.1,"rows":216,"gamma":327.2,"bad_delta":1e-8}`))

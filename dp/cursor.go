@@ -2,21 +2,21 @@ package dp
 
 import "math/big"
 
-// CursorStep divides every coordinate from which a Cursor may start.
+// CursorStep is the number of coordinates of a block. A Cursor may start only at a multiple of it.
 const CursorStep = blockWords
 
-// Cursor draws the noise of a row from any coordinate on, so that a long row can be drawn in pieces. The noise does not
-// depend on where the row is cut. If Open returns true, several goroutines may draw from one row at the same time, each
-// with its own Cursor. The zero value is ready to be opened. A Cursor can be opened for one row after another. It
-// retains the keys of the last one.
+// Cursor draws the noise of a row in pieces, each from a given coordinate on. The noise does not depend on where the
+// row is cut. If Open returns true, several goroutines may draw from one row at the same time, each with its own
+// Cursor. The zero value is ready to be opened. A Cursor can be opened for one row after another. It retains the keys
+// of the row that it was opened for last.
 type Cursor struct {
 	row   Row
 	fast  bool // the row is a keyedRow, copied into keyed
 	keyed keyedRow
 }
 
-// Open sets the cursor to a row. shared reports whether several cursors may draw from the row at the same time: from
-// the long rows of an Epoch they may, from the rows of a test they may not. Open all cursors of a row before using the
+// Open sets the cursor to a row. shared reports whether several cursors may draw from the row at the same time. It is
+// true for the long rows of an Epoch, and false for the rows of a test. Open all cursors of a row before using the
 // first.
 func (c *Cursor) Open(row Row) (shared bool) {
 	c.row = row

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestCursor draws rows in pieces, in any order and by several goroutines. The result equals that of drawing them at
-// once, including tails and exact decisions.
+// TestCursor draws rows in pieces, in any order and by several goroutines. The result must equal that of drawing each
+// row at once, including tails and exact decisions.
 func TestCursor(t *testing.T) {
 	t.Parallel()
 	for _, length := range []int{1, 255, 256, 1000, 300_000} {
@@ -15,8 +15,8 @@ func TestCursor(t *testing.T) {
 		h := NewTranscript([32]byte{1})
 		hidden := make([]int64, length)
 		row := e.Step(1, &h).Row("a", hidden)
-		// With 2⁻²⁰ of the usual lattice units, a tenth of the draws need a closer look, and with s all of them are
-		// rounded one by one.
+		// With lattice units 2⁻²⁰ as large as usual, a tenth of the draws are decided by roundOne. With predictions s,
+		// all of them are.
 		for _, sd := range []float64{16, 1 << 24, 1 << 40} {
 			s := make([]float64, length)
 			for j := range s {
@@ -44,7 +44,7 @@ func TestCursor(t *testing.T) {
 				} else {
 					var wg sync.WaitGroup
 					for k, c := range []*Cursor{&one, &two} {
-						wg.Go(func() { // one goroutine draws the even pieces, the other one the odd pieces, backwards
+						wg.Go(func() { // one goroutine draws the even pieces, the other the odd pieces in reverse order
 							for from := (length - 1) / piece * piece; from >= 0; from -= piece {
 								if from/piece%2 == k {
 									draw(c, from, min(from+piece, length))

@@ -9,7 +9,7 @@ import (
 	"gonum.org/v1/gonum/integrate/quad"
 )
 
-// slack is a margin, relative and absolute, in every comparison with log δ. It is more than the error of LogDelta
+// slack is the margin, relative and absolute, of every comparison with log δ. It is larger than the error of LogDelta
 // (10⁻¹⁴, docs/theory/dp.md). So a mechanism that passes the comparison is private in exact arithmetic too.
 const slack = 1e-13
 
@@ -17,13 +17,12 @@ const slack = 1e-13
 //
 //	δ(ε, μ) = Q(ε/μ − μ/2) − e^ε Q(ε/μ + μ/2)
 //
-// for any real ε and μ > 0. It works in the log domain throughout, so it is accurate down to δ = 10⁻³⁰⁰ and below,
-// where the computed difference would lose all digits.
+// for any real ε and μ > 0. It works with logarithms throughout. So it is accurate down to δ = 10⁻³⁰⁰ and below, where
+// the difference of the two terms would lose all digits.
 //
-// Privacy: the curve holds for both directions of either adjacency relation; the relation enters through μ =
-// sensitivity/σ alone.
-// Cost: at most 128 evaluations of the integrand.
-// Source: Balle and Wang (2018), Theorem 8; the branches are derived in docs/theory/dp.md.
+// Privacy: the curve holds for both directions of either adjacency relation. It depends on the relation only through μ
+// = sensitivity/σ. Cost: at most 128 evaluations of the integrand. Source: Balle and Wang (2018), Theorem 8; the
+// branches are derived in docs/theory/dp.md.
 func LogDelta(eps, mu float64) float64 {
 	if !(mu > 0) || math.IsNaN(eps) {
 		return math.NaN()
@@ -94,8 +93,7 @@ func Mu(eps, delta float64) (float64, error) {
 	target -= slack * (1 - target)
 	private := func(mu float64) bool { return LogDelta(eps, mu) <= target }
 
-	// Two lower bounds: one by concentrated privacy, one from
-	// δ(ε, μ) ≤ δ(0, μ) ≤ μ/√(2π).
+	// e^lo is the larger of two lower bounds on μ: one by concentrated privacy, one from δ(ε, μ) ≤ δ(0, μ) ≤ μ/√(2π).
 	root := math.Sqrt(-math.Log(delta))
 	lo := math.Log(max(math.Sqrt2*(eps/(math.Sqrt(root*root+eps)+root)), 2.5*delta) * (1 - 1e-9))
 	for !private(math.Exp(lo)) {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestGaussianInverses: δ at the result of Mu or Epsilon is at most δ, and within 10⁻⁹ of it, over the whole documented
-// range.
+// TestGaussianInverses computes δ at the result of Mu or Epsilon, over the whole documented range. It must be at most
+// the given δ, and within 10⁻⁹ of it.
 func TestGaussianInverses(t *testing.T) {
 	for _, eps := range []float64{1e-6, 1e-3, 0.1, 0.5, 1, 3, 10, 50} {
 		for _, delta := range []float64{1e-300, 1e-100, 1e-20, 1e-9, 1e-6, 1e-3, 0.1} {

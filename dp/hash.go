@@ -10,27 +10,27 @@ import (
 )
 
 // A step with one array takes four SHA-256 hashes of one or two blocks each. With hash.Hash, a third of the time is not
-// compression: Sum copies the state, pads the copy, and copies its hash out. Here the length of a message is known. So
-// this file pads the message itself, and takes the hash from the state after the last block, which AppendBinary returns
-// (FIPS 180-4, 6.2.2). HMAC keeps the states after its two padded keys, as FIPS 198-1 allows in section 6; they are as
-// secret as the key.
+// spent on compression: Sum copies the state, pads the copy, and copies its hash out. This file is faster because it
+// knows the length of a message. It pads the message itself, and takes the hash from the state after the last block,
+// which AppendBinary returns (FIPS 180-4, 6.2.2). HMAC keeps the states after its two padded keys, as FIPS 198-1 allows
+// in section 6; they are as secret as the key.
 
-// digest is the type that sha256.New returns.
+// digest is an interface with the methods of sha256.New's result that this file uses.
 type digest interface {
 	hash.Hash
 	encoding.BinaryAppender
 	encoding.BinaryUnmarshaler
 }
 
-// The serialised state of a digest has four parts: a word that tells the kind, the hash so far, the bytes of an
-// incomplete block, and a length.
+// The serialised state of a digest has four parts: a word that names the hash function, the hash so far, the bytes of
+// an incomplete block, and a length.
 const (
 	stateSize = 4 + sha256.Size + sha256.BlockSize + 8
 	stateHash = 4
 )
 
-// statesAreHashes reports whether the digests of this build serialise their state in this form. If they do not, all
-// hashes come from Sum; they are equal, but take longer.
+// statesAreHashes is true if the digests of this build serialise their state in this form. If they do not, Sum computes
+// all hashes. The hashes are equal, but take longer.
 var statesAreHashes = func() bool {
 	d, ok := sha256.New().(digest)
 	if !ok {
@@ -49,7 +49,7 @@ var statesAreHashes = func() bool {
 	return d.UnmarshalBinary(state) == nil
 }()
 
-// pad pads a message of n bytes, which are at the beginning of blocks, to whole blocks. before is the number of bytes
+// pad pads a message to whole blocks. The first n bytes of `blocks` are the message. `before` is the number of bytes
 // hashed before the message.
 func pad(blocks []byte, n, before int) {
 	clear(blocks[n:])
@@ -70,7 +70,7 @@ func hash64(a, b *[32]byte) (sum [32]byte) {
 	d := sha256.New()
 	d.Write(blocks[:])
 	var state [stateSize]byte
-	// In this form, digest and state stay on the stack.
+	// With this type assertion, digest and state stay on the stack.
 	after, err := d.(encoding.BinaryAppender).AppendBinary(state[:0])
 	if err != nil {
 		panic(err) // unreachable: statesAreHashes
@@ -101,7 +101,7 @@ func newKeyedHash(key *[32]byte) *keyedHash {
 	return k
 }
 
-// start returns the state after the key, which is padded with zeros and XORed with mask.
+// start returns the state after hashing the key, padded with zeros and XORed with mask.
 func (k *keyedHash) start(key *[32]byte, mask byte) []byte {
 	block := k.blocks[:sha256.BlockSize]
 	clear(block[copy(block, key[:]):])
@@ -140,7 +140,7 @@ func (k *keyedHash) sum(dst *[32]byte, text []byte) {
 	copy(dst[:], k.state[stateHash:])
 }
 
-// after sets the state to that after hashing blocks, starting from the state before.
+// after sets k.state to the state that follows the state `before` when `blocks` are hashed.
 func (k *keyedHash) after(before, blocks []byte) {
 	if err := k.digest.UnmarshalBinary(before); err != nil {
 		panic(err) // unreachable: its own state

@@ -6,23 +6,23 @@ import (
 	"math"
 )
 
-// jointDelta returns δ(ε), rounded up, of the adaptive composition of Gaussian mechanisms of total ratio μ with K rows
-// of dense Gaussian sketches. It is the exact curve of the worst case, not a bound by Rényi divergences:
+// jointDelta returns δ(ε), rounded up. It is for the adaptive composition of Gaussian mechanisms, of total ratio μ,
+// with K rows of dense Gaussian sketches. It is the exact curve of the worst case, not a bound by Rényi divergences:
 //
 //	δ(ε) = E[δ_Gauss(ε − L(R), μ)],  R ~ χ²_K,  L(r) = (K/2)log v + (r/2)(1/v − 1)
 //
-// Under ZeroOut it is the larger one of v = 1 − 1/γ (a record is removed) and v = 1 + 1/γ (one is added). Under Replace
-// there are K rows of both kinds at once, with the loss L_{1−1/γ}(R₁) + L_{1+1/γ}(R₂), R₁ and R₂ independent.
+// Under ZeroOut the result is the larger of two values: v = 1 − 1/γ (a record is removed) and v = 1 + 1/γ (a record is
+// added). Under Replace there are K rows of both kinds at once, with the loss L_{1−1/γ}(R₁) + L_{1+1/γ}(R₂), R₁ and R₂
+// independent.
 //
-// Privacy: for rows x with ‖x‖ ≤ 1, sketch rows from N(0, XᵀX + η²I) with no eigenvalue of XᵀX + η²I below γ, and μ
-// stated for the same adjacency. For rows with different γ, pass their number and the least γ.
-// Cost: 16–300 evaluations of an integrand, 2–30 µs; some ms for fewer than 8 rows with almost no Gaussian noise.
-// Accuracy: the result is never below δ(ε). Its relative error is below 10⁻¹⁰, down to δ = 10⁻³⁰⁰; without Gaussians
-// below 10⁻⁹, or 10⁻¹³√K for more than 10⁶ rows. For fewer than 8 rows with almost no Gaussian noise it is below 2·10⁻⁷
-// (for one row 2·10⁻⁵) if γ ≥ 1.1, and below 1 % for smaller γ.
-// Errors: ε negative, NaN or infinite; μ negative, NaN or above 10⁶; rows negative; γ not above 1 although there are
-// rows; no adjacency.
-// Source: docs/theory/accounting.md, which derives the dominating pairs and the integral.
+// Privacy: it holds for rows x with ‖x‖ ≤ 1, sketch rows from N(0, XᵀX + η²I) with no eigenvalue of XᵀX + η²I below γ,
+// and μ stated for the same adjacency. For rows with different γ, pass the number of all rows and the least γ. Cost:
+// 16–300 evaluations of an integrand, 2–30 µs; some ms for fewer than 8 rows with almost no Gaussian noise. Accuracy:
+// the result is never below δ(ε). Its relative error is below 10⁻¹⁰, down to δ = 10⁻³⁰⁰. Without Gaussians the error is
+// below 10⁻⁹, or below 10⁻¹³√K for more than 10⁶ rows. For fewer than 8 rows with almost no Gaussian noise the error is
+// below 2·10⁻⁷ (for one row 2·10⁻⁵) if γ ≥ 1.1, and below 1 % for smaller γ. Errors: ε negative, NaN or infinite; μ
+// negative, NaN or above 10⁶; rows negative; γ not above 1 although there are rows; no adjacency. Source:
+// docs/theory/accounting.md, which derives the dominating pairs and the integral.
 func jointDelta(eps, mu float64, rows int, gamma float64, a Adjacency) (float64, error) {
 	j, err := newJoint(mu, rows, gamma, a)
 	if err = errors.Join(checkEpsDelta(eps, 0.5), err); err != nil {
@@ -92,7 +92,8 @@ func (j joint) logDelta(eps float64) float64 {
 	return l
 }
 
-// epsilon returns the least ε ≥ 0 with δ(ε) ≤ δ, rounded up. hi is a private ε; the search goes down from it.
+// epsilon returns the least ε ≥ 0 with δ(ε) ≤ δ, rounded up. hi is an ε known to satisfy this, from which the search
+// goes down.
 func (j joint) epsilon(delta, hi float64) float64 {
 	target := math.Log(delta) * (1 + 0x1p-52)
 	above := func(eps float64) float64 { return j.logDelta(eps) - target }
@@ -101,11 +102,12 @@ func (j joint) epsilon(delta, hi float64) float64 {
 		return 0
 	}
 	fHi := above(hi)
-	for more := 1e-9; !(fHi <= 0); more *= 2 { // rounding may have put hi just below
+	for more := 1e-9; !(fHi <= 0); more *= 2 { // rounding may have made hi slightly too small
 		lo, fLo, hi = hi, fHi, max(hi*(1+more), 1e-300)
 		fHi = above(hi)
 	}
-	// The rule of false position, Illinois variant, with a bisection at every fourth step. hi is always private.
+	// This is the rule of false position, Illinois variant, with a bisection at every fourth step. δ(hi) ≤ δ holds
+	// throughout.
 	const tol = 1e-13
 	side := 0
 	for i := 0; hi-lo > tol*hi; i++ {
@@ -139,8 +141,8 @@ type pair struct {
 	gamma          float64
 }
 
-// logDelta returns an upper bound of log δ(ε), δ(ε) = sup_A P(A) − e^ε Q(A), for every real ε. [pair.invert] says how
-// tight it is.
+// logDelta returns an upper bound of log δ(ε), where δ(ε) = sup_A P(A) − e^ε Q(A), for every real ε. [pair.invert] says
+// how tight the bound is.
 func (p pair) logDelta(eps float64) float64 {
 	rows := p.removed + p.added
 	if p.mu > 0 {
@@ -153,7 +155,7 @@ func (p pair) logDelta(eps float64) float64 {
 		}
 		return math.Log(-math.Expm1(eps))
 	case eps > 1e50:
-		return -1e30 // or less: no loss comes close to ε
+		return -1e30 // an upper bound: no loss comes close to ε
 	case rows == 0:
 		l := LogDelta(eps, p.mu)
 		return min(0, l+slack/4*(1-l))
@@ -165,14 +167,14 @@ func (p pair) logDelta(eps float64) float64 {
 	return p.invert(eps)
 }
 
-// invert is logDelta by Laplace inversion. With L = log dP/dQ and F of [exponent],
+// invert computes logDelta by Laplace inversion. With L = log dP/dQ, and F as in [exponent],
 //
 //	δ(ε) = E_P[(1 − e^{ε−L})₊] = (1/2πi) ∫ e^{F(s)} ds
 //
 // over the vertical line through the minimum s₀ of F, where |e^F| is largest on the line. The sum of e^F over the
-// points s₀ + inh, times h/2π, is Σ_k e^{2πks₀/h}·δ(ε + 2πk/h). It is never below δ(ε), and h is chosen such that the
-// terms with k ≠ 0 are small. invert cuts the sum at |n| = N, and adds a bound of the rest and a bound of the rounding
-// errors.
+// points s₀ + inh, times h/2π, is Σ_k e^{2πks₀/h}·δ(ε + 2πk/h). That sum is never below δ(ε), and h is chosen such that
+// the terms with k ≠ 0 are small. invert cuts the sum at |n| = N. Then it adds a bound on the rest and a bound on the
+// rounding errors.
 //
 // Source: Abate and Whitt (1992) for the method; derivation and errors in docs/theory/accounting.md.
 func (p pair) invert(eps float64) float64 {
@@ -205,7 +207,7 @@ func (p pair) invert(eps float64) float64 {
 //	κ(s) = log E_P[e^{sL}] = μ²s(1+s)/2 + cs − (K₁/2)log(1 − s/a) − (K₂/2)log(1 + s/b)
 //	a = γ−1,  b = γ+1,  c = (K₁/2)log(1−1/γ) + (K₂/2)log(1+1/γ)
 //
-// Its methods take s and d = a − s, because d may be too small to be computed from a and s.
+// The methods take both s and d = a − s, because d may be too small to be computed from a and s.
 type exponent struct {
 	removed, added float64 // K₁/2, K₂/2
 	variance       float64 // μ²
@@ -218,7 +220,8 @@ func (f *exponent) at(s, d float64) (value, size float64) {
 	value = rise + s*(f.c-f.eps) - pole
 	size = rise + s*(math.Abs(f.c)+math.Abs(f.eps)) + math.Abs(math.Log(s)) + math.Log1p(s)
 	if f.removed > 0 {
-		// This is log(d/a). Computed from d, it would have the error of log 1 for a small s, times K₁.
+		// log(d/a) is computed from s if s is small. Computed from d, it would have a large error there, multiplied by
+		// K₁.
 		l := f.removed * math.Log1p(-s/f.a)
 		if s > d {
 			l = f.removed * math.Log(d/f.a)
@@ -232,8 +235,8 @@ func (f *exponent) at(s, d float64) (value, size float64) {
 	return value, size
 }
 
-// certain reports whether 1 − δ < e⁻²⁸: then the pole at 0 is too close to the line. 1 − δ ≤ E[e^{s(L−ε)}] for −1 < s <
-// 0.
+// certain reports whether 1 − δ < e⁻²⁸. Then the pole at 0 is too close to the line. It uses 1 − δ ≤ E[e^{s(L−ε)}] for
+// −1 < s < 0.
 func (f *exponent) certain() bool {
 	for _, s := range [...]float64{-0.5, -0.25, -0.75, -0.1} {
 		if f.variance*s*(1+s)/2+s*(f.c-f.eps)-f.removed*math.Log1p(-s/f.a)-f.added*math.Log1p(s/f.b) < -28 {
@@ -243,8 +246,8 @@ func (f *exponent) certain() bool {
 	return false
 }
 
-// saddle returns approximately the minimum s of F, and d = a − s. It computes the smaller of the two, and derives the
-// other one from it, so that both belong to the same point.
+// saddle returns an approximation of the s that minimises F, and d = a − s. It computes the smaller of s and d, and
+// derives the other from it, so that both belong to the same point.
 func (f *exponent) saddle() (s, d float64) {
 	at := func(z float64) (s, d float64) {
 		if f.removed == 0 {
@@ -275,8 +278,8 @@ func (f *exponent) saddle() (s, d float64) {
 	return at(lo)
 }
 
-// step returns an h for which the terms with k ≠ 0 are below e⁻³³ of the term with k = 0: those with k < 0 because δ ≤
-// 1, those with k > 0 by the bound that another vertical line gives.
+// step returns an h for which each term with k ≠ 0 is less than e⁻³³ times the term with k = 0. For k < 0 this follows
+// from δ ≤ 1, for k > 0 from the bound that another vertical line gives.
 func (f *exponent) step(s0, d, top float64) float64 {
 	curvature := f.variance + 1/(s0*s0) + 1/((1+s0)*(1+s0)) + f.added/((f.b+s0)*(f.b+s0))
 	if f.removed > 0 {
@@ -335,8 +338,8 @@ func (f *exponent) sum(s0, d, h float64) float64 {
 		decay := math.Exp(-fall)
 		sum += decay / norm * (cos*(re/norm) + sin*(im/norm))
 		rounding += decay/norm*(8+around+fall) + math.Abs(sum)/8
-		// Bound the rest in two ways: the terms fall faster than 1/n², and each turns by a constant angle, except for
-		// `turns` in all.
+		// Bound the rest in two ways. One uses that the terms fall faster than 1/n². The other uses that each term is
+		// turned from the one before by a constant angle, except for `turns` in all.
 		tail = min(decay*(scale/y/y)*n, 1.001*decay/norm*(2+2*math.Hypot(1, s0/y)+turns)/chord)
 	}
 	return sum + tail + eightRoundings*rounding

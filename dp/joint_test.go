@@ -9,8 +9,7 @@ import (
 	"testing"
 )
 
-// above fails unless got is at least the exact value and exceeds it by at most the relative tolerance. want has 25
-// digits.
+// above fails if got is below the exact value, or above it by more than the relative tolerance. want has 25 digits.
 func above(t *testing.T, what string, got float64, want string, rel float64) {
 	t.Helper()
 	exact, _, err := big.ParseFloat(want, 10, 200, big.ToNearestEven)
@@ -29,8 +28,8 @@ func above(t *testing.T, what string, got float64, want string, rel float64) {
 	}
 }
 
-// TestJointTable compares both directions with values of 25 digits from another formula: the result is never below, and
-// exceeds them by no more than documented.
+// TestJointTable compares both directions with values of 25 digits from another formula. The result must never be
+// smaller, and may be larger only by as much as documented.
 func TestJointTable(t *testing.T) {
 	for _, c := range jointTable {
 		name := fmt.Sprintf("epsilon %g, mu %g, %d rows, gamma %g: ", c.eps, c.mu, c.rows, c.gamma)
@@ -214,8 +213,8 @@ func TestJointFewRows(t *testing.T) {
 	}
 }
 
-// TestJointLimits: without Gaussian noise the result is the sketch's curve, without rows the Gaussian's, and it is
-// continuous at both.
+// TestJointLimits checks the limits. Without Gaussian noise the result must be the sketch's curve, and without rows the
+// Gaussian's. It must be continuous at both limits.
 func TestJointLimits(t *testing.T) {
 	for _, a := range []Adjacency{ZeroOut, Replace} {
 		for _, eps := range []float64{0.1, 0.5, 2} {
@@ -245,8 +244,8 @@ func TestJointLimits(t *testing.T) {
 	}
 }
 
-// TestJointMonotone: δ falls with ε and γ, and rises with μ and K. Under Replace with twice the shift it is at least
-// that of ZeroOut.
+// TestJointMonotone checks that δ falls with ε and γ, and rises with μ and K. Under Replace with twice the shift, δ
+// must be at least that of ZeroOut.
 func TestJointMonotone(t *testing.T) {
 	delta := func(eps, mu float64, rows int, gamma float64, a Adjacency) float64 {
 		d, err := jointDelta(eps, mu, rows, gamma, a)
@@ -281,8 +280,8 @@ func TestJointMonotone(t *testing.T) {
 	}
 }
 
-// TestJointInverse: δ at the computed ε is just below δ, for δ down to 10⁻³⁰⁰, and the exact ε is at most that of the
-// Rényi curve.
+// TestJointInverse computes ε from δ, and δ from that ε, for δ down to 10⁻³⁰⁰. The second δ must be just below the
+// first, and the exact ε must be at most that of the Rényi curve.
 func TestJointInverse(t *testing.T) {
 	for _, a := range []Adjacency{ZeroOut, Replace} {
 		for _, c := range []Cost{
@@ -364,7 +363,7 @@ func TestJointRefuses(t *testing.T) {
 	}
 }
 
-// TestJointFinite: for all valid arguments the result is a probability.
+// TestJointFinite checks that the result is a probability for all valid arguments.
 func TestJointFinite(t *testing.T) {
 	for _, eps := range []float64{0, 1e-300, 1e-9, 1, 700, 1e6, 1e300} {
 		for _, mu := range []float64{0, 1e-300, 1e-9, 1, 1e6} {

@@ -12,12 +12,12 @@ import (
 	"github.com/streamdp/streamdp/internal/keys"
 )
 
-// NoiseFormat is the version of every step from a master key to a noise row: derivations, word layout, table, rounding.
-// It is part of an epoch's digest, so a new version needs a new epoch.
+// NoiseFormat is the version of the computation from a master key to a noise row: derivations, word layout, table and
+// rounding. It is part of an epoch's digest, so a new version needs a new epoch.
 const NoiseFormat = "row/v1"
 
-// NewSecret returns 32 fresh bytes from the system's generator. They serve as a master key or an epoch secret. It never
-// fails: the program ends if the system has no randomness.
+// NewSecret returns 32 random bytes from the system's generator, for use as a master key or an epoch secret. It returns
+// no error: the program ends if the system has no randomness.
 func NewSecret() (s [32]byte) {
 	rand.Read(s[:])
 	return s
@@ -31,13 +31,13 @@ func NewSecret() (s [32]byte) {
 //	X  = HMAC(TK, "streamdp/row-ext/v1\0" ‖ u64be(t) ‖ h)
 //
 // with SHA-256 throughout, lp(s) = u32be(len) ‖ s, and h the transcript after it has absorbed the array's integer row.
-// K gives the words of row t. X gives the extension words, which its tail and exact decisions need.
+// K gives the words of row t. X gives the extension words, which the row needs for draws in the tail and for exact
+// decisions.
 //
 // Privacy: the rows of one run are independent of each other and of everything released before, for any records, if
 // HMAC-SHA256 and AES-256 are pseudo-random. In that sense the guarantee is computational. Anybody who has the master
-// key and the epoch secret can subtract the noise of every release of the epoch.
-// Cost: 0.6 µs and two allocations a row, one up to 12 words, nothing per coordinate.
-// Source: docs/theory/dp.md.
+// key and the epoch secret can subtract the noise of every release of the epoch. Cost: 0.6 µs and two allocations a row
+// (one allocation up to 12 words), nothing per coordinate. Source: docs/theory/dp.md.
 //
 // An Epoch is not safe for concurrent use.
 type Epoch struct {
@@ -46,9 +46,8 @@ type Epoch struct {
 	noise  stepNoise
 }
 
-// NewEpoch derives the epoch's key. stream and epoch name the task's epoch, nonce is its public
-// random name, and digest is the hash of the configuration that its guarantee depends on.
-// secret may be nil for reference vectors only.
+// NewEpoch derives the epoch's key. stream and epoch name the task's epoch, nonce is its public random name, and digest
+// is the hash of the configuration that its guarantee depends on. secret may be nil only for reference vectors.
 func NewEpoch(master, secret *[32]byte, stream string, epoch uint64, nonce [16]byte, digest [32]byte) (*Epoch, error) {
 	info := binary.BigEndian.AppendUint64(lengthPrefixed(stream), epoch)
 	info = append(info, nonce[:]...)
@@ -89,8 +88,8 @@ func (e *Epoch) Destroy() {
 	e.arrays = nil
 }
 
-// Step returns the noise of step t ≥ 1. Before the call, h must have absorbed the step's number of records. Opening an
-// array changes h.
+// Step returns the noise of step t ≥ 1. Before the call, h must have absorbed the step's number of records. The noise
+// keeps h, and changes it when an array is opened.
 func (e *Epoch) Step(t uint64, h *Transcript) Noise {
 	e.noise = stepNoise{epoch: e, step: t, transcript: h, opening: e.noise.opening + 1}
 	return &e.noise
@@ -120,12 +119,12 @@ type array struct {
 	absorber cipher.AEAD // GMAC for the integers that rows hide
 	current  keyedRow
 
-	// These are fields because an argument that passes through an interface is allocated.
+	// These are fields to avoid allocations: an argument passed through an interface is allocated.
 	message []byte   // label ‖ u64be(t) ‖ h
 	sum     [32]byte // a key
 	tags    [][32]byte
 	taggers []tagger
-	opened  uint64 // the last call of Step whose noise opened the array
+	opened  uint64 // the number of the last call of Step whose noise opened the array
 }
 
 // tagger is the scratch space of one goroutine that makes tags.
@@ -169,13 +168,13 @@ const absorbPiece = 1 << 16
 func (a *array) absorb(h *Transcript, step uint64, hidden []int64) {
 	pieces := max(1, (len(hidden)+absorbPiece-1)/absorbPiece)
 	for len(a.tags) < pieces {
-		a.tags = append(a.tags, [32]byte{}) // its second half stays zero
+		a.tags = append(a.tags, [32]byte{}) // the second half of a tag stays zero
 	}
 	if pieces == 1 { // avoids GOMAXPROCS, which takes a lock
 		a.tagEach(a.tagger(0), 0, 1, step, hidden)
 	} else {
 		workers := min(pieces, runtime.GOMAXPROCS(0))
-		a.tagger(workers - 1) // creates all of them before goroutines use them
+		a.tagger(workers - 1) // creates all taggers before goroutines use them
 		var wg sync.WaitGroup
 		for w := range workers {
 			wg.Go(func() { a.tagEach(&a.taggers[w], w*pieces/workers, (w+1)*pieces/workers, step, hidden) })
@@ -187,7 +186,7 @@ func (a *array) absorb(h *Transcript, step uint64, hidden []int64) {
 	}
 }
 
-// tagger returns tagger i, and creates those that are missing.
+// tagger returns tagger i. It creates taggers up to i if they do not exist yet.
 func (a *array) tagger(i int) *tagger {
 	for len(a.taggers) <= i {
 		a.taggers = append(a.taggers, tagger{})
@@ -195,7 +194,7 @@ func (a *array) tagger(i int) *tagger {
 	return &a.taggers[i]
 }
 
-// putIntegers writes integers in 8 bytes each, little-endian. It writes four at a time, which takes a third of the
+// putIntegers writes each integer in 8 bytes, little-endian. It writes four at a time, which needs only a third of the
 // instructions.
 func putIntegers(data []byte, x []int64) {
 	for len(x) >= 4 && len(data) >= 32 {
@@ -211,7 +210,7 @@ func putIntegers(data []byte, x []int64) {
 	}
 }
 
-// tagEach makes the tags of pieces from … to−1.
+// tagEach makes the tags of the pieces numbered `from` to `to`−1.
 func (a *array) tagEach(t *tagger, from, to int, step uint64, hidden []int64) {
 	if n := 8 * min(len(hidden), absorbPiece); cap(t.bytes) < n {
 		t.bytes = make([]byte, n)
@@ -234,7 +233,7 @@ func (a *array) row(step uint64, h *Transcript, length int) *keyedRow {
 	return r
 }
 
-// keyFor returns HMAC(TK, label ‖ u64be(t) ‖ h), valid until the next call.
+// keyFor returns HMAC(TK, label ‖ u64be(t) ‖ h). The result is valid until the next call.
 func (a *array) keyFor(label string, step uint64, h *Transcript) *[32]byte {
 	a.message = append(a.message[:0], label...)
 	a.message = binary.BigEndian.AppendUint64(a.message, step)

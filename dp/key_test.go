@@ -8,7 +8,7 @@ import (
 	"github.com/streamdp/streamdp/internal/keys"
 )
 
-// TestUserKey: the key of tags is derived as documented, and differs by task and epoch.
+// TestUserKey checks that the key of tags is derived as documented, and differs by task and epoch.
 func TestUserKey(t *testing.T) {
 	t.Parallel()
 	epoch := func(n uint64) *Epoch {
@@ -32,7 +32,7 @@ func TestUserKey(t *testing.T) {
 	}
 }
 
-// TestEpochKeys: an epoch's keys are those of the first version, with a secret and without.
+// TestEpochKeys checks that an epoch's keys equal the keys of the first version, with a secret and without.
 func TestEpochKeys(t *testing.T) {
 	var master, salt [32]byte
 	for i := range master {
@@ -63,7 +63,7 @@ func TestEpochKeys(t *testing.T) {
 	}
 }
 
-// derive returns a key that follows from the epoch's key.
+// derive returns a key that is derived from the epoch's key.
 func (e *Epoch) derive(purpose keys.Purpose, context []byte) []byte {
 	key := keys.DeriveFor(&e.key, purpose, nil, context)
 	return key[:]

@@ -10,21 +10,21 @@ import (
 )
 
 // Lattice is the grid on which records become integers. Its step is g = 2^Exp, and K is the largest norm of a record in
-// units of g. The clip norm is K·g, which may be slightly smaller than the configured one. Clipping and calibration
-// both use Bound, which returns it.
+// units of g. The clip norm K·g may be slightly smaller than the configured one. Bound returns K·g; both clipping and
+// calibration use it.
 type Lattice struct {
 	Exp int
 	K   int64
 }
 
-// NewLattice returns the lattice for records clipped to bound and noise of standard deviation sd in the same units:
+// NewLattice returns the lattice for records clipped to `bound` and noise of standard deviation sd, in the same units:
 //
 //	g = 2^e ≤ 2^−bits·min(bound, sd),  K = ⌊bound/g⌋ ≤ 2³⁰
 //
 // with the largest such e. If K ≤ 2³⁰ needs a coarser step, bits is reduced, to no less than 24.
 //
 // Errors: a bound or sd that is not positive and finite; bits outside 24–30; noise so much smaller than the bound that
-// 24 bits do not fit.
+// 24 bits are not possible.
 func NewLattice(bound, sd float64, bits int) (Lattice, error) {
 	var errs []error
 	if !(bound > 0) || !finite(bound) {
@@ -63,9 +63,9 @@ func (l Lattice) Step() float64 { return math.Ldexp(1, l.Exp) }
 // Bound returns K·g, the norm to which records are clipped.
 func (l Lattice) Bound() float64 { return math.Ldexp(float64(l.K), l.Exp) }
 
-// Quantise clips x to norm K·g and writes the nearest lattice point to dst. ‖dst‖₂ ≤ K, on which the calibration
-// relies, is tested in integers. If x is not finite, or no rounding brings it inside, dst becomes the zero vector and
-// the result is false. dst and x have equal length; x is not changed.
+// Quantise clips x to norm K·g and writes the nearest lattice point to dst. The calibration relies on ‖dst‖₂ ≤ K, so
+// this is tested in integers. If x is not finite, or no rounding brings it inside, dst becomes the zero vector and the
+// result is false. dst and x have equal length; x is not changed.
 //
 // Privacy: for records in slots of public position, a sum of quantised rows has ℓ₂ sensitivity exactly K·g under
 // ZeroOut and 2K·g under Replace.
@@ -75,7 +75,7 @@ func (l Lattice) Quantise(dst []int64, x []float64) bool {
 	return inside
 }
 
-// QuantiseSquare is Quantise, and also returns Σ dst_j².
+// QuantiseSquare does what Quantise does, and also returns Σ dst_j².
 func (l Lattice) QuantiseSquare(dst []int64, x []float64) (square uint64, inside bool) {
 	sum := sumOfSquares(x)
 	if ordinary(sum) && -500 <= l.Exp && l.Exp <= 500 { // the case of almost every record
@@ -100,7 +100,7 @@ func (l Lattice) QuantiseSquare(dst []int64, x []float64) (square uint64, inside
 	return 0, false
 }
 
-// roundNear is round for e = 0 and shrink = toNearest. ‖scale·x‖ is at most K, up to its last bits. So no integer and
+// roundNear is round for e = 0 and shrink = toNearest. Up to its last bits, ‖scale·x‖ is at most K. So no integer and
 // no sum of squares can overflow, and one test at the end is enough.
 func (l Lattice) roundNear(dst []int64, x []float64, scale float64) (sum uint64, inside bool) {
 	dst = dst[:len(x)]
@@ -126,9 +126,9 @@ func (l Lattice) roundDown(dst []int64, x []float64, scale float64) (sum uint64,
 // powerOfTwo returns 2^e for |e| ≤ 500.
 func powerOfTwo(e int) float64 { return math.Float64frombits(uint64(1023+e) << 52) }
 
-// QuantiseLong is Quantise, but uses all processors if x has 2¹⁶ coordinates or more. It sums the norm in pieces, so
-// the last bits may differ from those of Quantise. They do not depend on the number of processors. The integer test
-// does not differ.
+// QuantiseLong does what Quantise does, but uses all processors if x has 2¹⁶ coordinates or more. It sums the norm in
+// pieces, so the last bits may differ from those of Quantise. The result does not depend on the number of processors.
+// The test in integers does not differ.
 //
 // Privacy: as Quantise.
 // Cost: O(d) over the processors, a few allocations.
@@ -160,14 +160,15 @@ func (l Lattice) scaling(x []float64, sum float64) (scale float64, e int, ok boo
 	return scale, e, true
 }
 
-// shrinks are the ways of rounding that round tries in turn: to nearest, which leaves the ball for a third of the
-// clipped records; toward zero, which leaves it only if scale was rounded up; and toward zero with a margin for that.
+// shrinks are the ways of rounding that round tries in turn. Rounding to nearest leaves the ball for a third of the
+// clipped records. Rounding toward zero leaves it only if scale was rounded up. The last way rounds toward zero with a
+// margin for that.
 var shrinks = [...]float64{toNearest, 1, 1 - 1.0/(1<<40)}
 
 const toNearest = 0
 
 // round writes scale·2^−e·x to dst, rounded to nearest, or multiplied by shrink and rounded toward zero. It returns the
-// sum of squares, and false as soon as that exceeds K².
+// sum of squares. It stops and returns false as soon as the sum exceeds K².
 func (l Lattice) round(dst []int64, x []float64, scale float64, e int, shrink float64) (sum uint64, inside bool) {
 	dst = dst[:len(x)]
 	for j, v := range x {
@@ -220,8 +221,8 @@ func (l Lattice) squares(k []int64) (sum uint64, ok bool) {
 	return sum, true
 }
 
-// longRow is the length from which several goroutines process a row. pieces is the number of parts that the row is then
-// cut into; it does not depend on the number of processors.
+// Several goroutines process a row if it has at least longRow coordinates. They cut it into `pieces` parts, a number
+// that does not depend on the number of processors.
 const (
 	longRow = 1 << 16
 	pieces  = 64
@@ -242,7 +243,7 @@ func inPieces(n int, f func(i, from, to int)) {
 	wg.Wait()
 }
 
-// ordinary reports whether neither a sum of squares nor its terms have left the range of float64.
+// ordinary reports whether a sum of squares and its terms stayed in the range of float64.
 func ordinary(sum float64) bool { return sum > 1e-280 && sum < 1e300 }
 
 // norm2 returns n and e with ‖x‖₂ = n·2^e. sum is Σ x_j²; e is 0 unless sum has left the range of float64. ok is false
@@ -307,7 +308,8 @@ func (w *Wide) AddWide(x Wide) {
 	w.Lo, w.Hi = lo, w.Hi+x.Hi+int64(carry)
 }
 
-// Rounded returns the nearest integer to w/2^shift, halves up. It must fit int64, and |w| must be less than 2¹²⁶.
+// Rounded returns the nearest integer to w/2^shift, and rounds halves up. The result must fit int64, and |w| must be
+// less than 2¹²⁶.
 func (w Wide) Rounded(shift uint) int64 {
 	if shift == 0 {
 		return int64(w.Lo)
@@ -354,9 +356,9 @@ func (w Wide) Float(exp int) float64 {
 	return math.Ldexp(sign*float64(top), exp+64-shift)
 }
 
-// Radius returns a norm, in lattice units: a vector of d coordinates with at most this norm stays inside the ball of
-// radius K when each coordinate is rounded to nearest. It is K − √d/2 − 1; the 1 covers the error of a computed norm.
-// It is not positive if d is too large for the lattice.
+// Radius returns a norm, in lattice units. If a vector of d coordinates has at most this norm, it stays inside the ball
+// of radius K when each coordinate is rounded to nearest. The norm is K − √d/2 − 1, where the 1 covers the error of a
+// computed norm. It is not positive if d is too large for the lattice.
 func (l Lattice) Radius(d int) float64 {
 	return float64(l.K) - math.Sqrt(float64(d))/2 - 1
 }
@@ -364,15 +366,14 @@ func (l Lattice) Radius(d int) float64 {
 // Accumulate adds to sum the lattice point k nearest to scale·x, if ‖k‖₂ ≤ K; scale is in lattice units. Otherwise it
 // leaves sum unchanged and returns false. A vector within Radius is always added.
 //
-// All numbers are integers below 2⁵³, which float64 adds without rounding in any order, in half the time of int64.
-// |sum_j| ≤ 2⁵² must hold before and after. For K ≤ 2²⁶ the test of the norm is exact, because the squares and their
-// sum are. For larger K it is stricter by the rounding error of the sum; Radius leaves more room than that. sum and x
-// have equal length.
+// All numbers are integers below 2⁵³. float64 adds them without rounding in any order, in half the time of int64.
+// |sum_j| ≤ 2⁵² must hold before and after the call. For K ≤ 2²⁶ the test of the norm is exact, because the squares and
+// their sum are exact. For larger K the test is stricter by the rounding error of the sum; Radius leaves more room than
+// that. sum and x have equal length.
 //
-// Privacy: as Quantise. The caller clips; the test verifies it.
-// Cost: O(d), one pass, no allocation.
+// Privacy: as for Quantise. The caller clips, and the test verifies that it did. Cost: O(d), one pass, no allocation.
 //
-// Accumulate panics if an entry of scale·x is not below 2⁵⁰ in absolute value. The contents of sum are lost then.
+// Accumulate panics if an entry of scale·x is not below 2⁵⁰ in absolute value. Then the contents of sum are lost.
 func (l Lattice) Accumulate(sum, x []float64, scale float64) bool {
 	n := len(x)
 	sum = sum[:n]
@@ -406,6 +407,6 @@ func (l Lattice) Accumulate(sum, x []float64, scale float64) bool {
 	return false
 }
 
-// nearest returns scale·v rounded to an integer, halves to even, if |scale·v| is below 2⁵⁰. Otherwise it returns a
-// larger number or NaN.
+// nearest returns scale·v rounded to an integer, halves to even, if |scale·v| is below 2⁵⁰. Otherwise the result is
+// NaN, or at least 2⁵⁰ in absolute value.
 func nearest(v, scale float64) float64 { return (float64(v*scale) + magic) - magic }

@@ -55,8 +55,9 @@ func TestQuantiseStaysInside(t *testing.T) {
 	}
 }
 
-// TestQuantiseWays: the fast ways for almost every record give the same integers as the general one, on both sides of
-// the bound, where rounding to nearest leaves the ball, and near the limits of the fast ways.
+// TestQuantiseWays compares the fast ways, which handle almost every record, with the general way. The integers must be
+// the same: on both sides of the bound, where rounding to nearest leaves the ball, and near the limits of the fast
+// ways.
 func TestQuantiseWays(t *testing.T) {
 	source := rand.New(rand.NewPCG(3, 1))
 	tries := map[int]int{}
@@ -175,7 +176,8 @@ func TestNewLatticeRefuses(t *testing.T) {
 	}
 }
 
-// TestNewLatticeTrades: bits above 24 are given up to keep K ≤ 2³⁰; if 24 bits do not fit, NewLattice returns an error.
+// TestNewLatticeTrades checks that NewLattice gives up bits above 24 to keep K ≤ 2³⁰, and returns an error if 24 bits
+// are not possible.
 func TestNewLatticeTrades(t *testing.T) {
 	for _, c := range []struct {
 		bound, sd float64
@@ -328,7 +330,7 @@ func TestAccumulate(t *testing.T) {
 	}
 }
 
-// TestAccumulateFarOutside: Accumulate panics if float64 could not restore the sum.
+// TestAccumulateFarOutside checks that Accumulate panics if float64 could not restore the sum.
 func TestAccumulateFarOutside(t *testing.T) {
 	l := Lattice{Exp: -24, K: 1 << 24}
 	for _, v := range []float64{math.NaN(), math.Inf(1), math.Inf(-1), 1.7e308, 0x1p50} {
@@ -343,7 +345,8 @@ func TestAccumulateFarOutside(t *testing.T) {
 	}
 }
 
-// TestAccumulateRounds: on the finest lattices squares are rounded, but vectors longer than K are still refused.
+// TestAccumulateRounds uses the finest lattices, on which squares are rounded. Vectors longer than K must still be
+// refused.
 func TestAccumulateRounds(t *testing.T) {
 	l := Lattice{Exp: -30, K: 1 << 30}
 	for _, d := range []int{3, 40, 4000, 1 << 20} {

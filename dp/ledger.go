@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Charge is a cost that all records at the offsets [First, End) of a log pay. End < 0 means without end.
+// Charge is a cost that all records at the offsets [First, End) of a log pay. End < 0 means that the range has no end.
 type Charge struct {
 	// Log distinguishes logs: equal offsets in different logs are different records. Still, the records of two logs may
 	// belong to the same people, so the charges of two logs add up.
@@ -15,20 +15,19 @@ type Charge struct {
 }
 
 // Charged returns the largest cost that any record pays, stated for the given adjacency. Charges that cover the same
-// position add up; charges of disjoint ranges of a log do not; the largest costs of all logs add up. If different
-// positions pay most in different respects, Charged returns the cost with the largest ε at δ. Without charges it
-// returns the empty cost.
+// position add up; charges of disjoint ranges of a log do not. The largest costs of all logs add up. Costs can be
+// incomparable, for example one with more Gaussians and one with more sketch rows. Then Charged returns the cost with
+// the largest ε at δ. Without charges it returns the empty cost.
 //
-// Privacy: parallel composition over disjoint ranges of public positions, sequential composition where ranges overlap.
-// The result is a guarantee if the charges were chosen without looking at releases.
+// Privacy: disjoint ranges of public positions compose in parallel, overlapping ranges sequentially. The result is a
+// guarantee if the charges were chosen without looking at releases.
 //
-// Often later charges do depend on earlier releases. Then the result only says what was spent. The guarantee is a limit
-// that was fixed before the first release and is enforced at every charge. For Gaussians a limit on μ is such a limit
-// (Σμ² ≤ μ_max²). A separate limit on every field is another one (on μ, and at most K_max rows of γ ≥ γ_min). For a
-// limit on (ε, δ) no proof is known, because Gaussians and sketches can be traded against each other after seeing
-// releases: use [Cost.WithinReserve].
-// Cost: O(n²) for n charges, and one conversion to ε for each cost that no other one covers.
-// Errors: a charge that cannot be stated for the adjacency; δ outside (0, 1).
+// Often later charges do depend on earlier releases. Then the result only says what was spent. The guarantee is then a
+// limit that was fixed before the first release and is enforced at every charge. For Gaussians a limit on μ works (Σμ²
+// ≤ μ_max²). A separate limit on every field works too (on μ, and at most K_max rows of γ ≥ γ_min). For a limit on (ε,
+// δ) no proof is known, because Gaussians and sketches can be traded against each other after seeing releases: use
+// [Cost.WithinReserve]. Cost: O(n²) for n charges, and one conversion to ε for each cost that no other one covers.
+// Errors: a charge whose cost cannot be stated for the adjacency; δ outside (0, 1).
 func Charged(charges []Charge, adjacency Adjacency, delta float64) (Cost, error) {
 	if err := checkEpsDelta(0, delta); err != nil {
 		return Cost{}, err
@@ -40,11 +39,10 @@ func Charged(charges []Charge, adjacency Adjacency, delta float64) (Cost, error)
 	return Parallel(delta, worst...)
 }
 
-// MostCharged returns the costs that records pay, added up as in [Charged], without costs that another one covers. If
-// all of these are within a limit, then so is the cost of every record. Without charges it returns the empty cost.
+// MostCharged adds up the costs that records pay, as [Charged] does, and returns those that no other one covers. If all
+// returned costs are within a limit, so is the cost of every record. Without charges it returns the empty cost.
 //
-// Cost: O(n²) for n charges.
-// Errors: a charge that cannot be stated for the adjacency.
+// Cost: O(n²) for n charges. Errors: a charge whose cost cannot be stated for the adjacency.
 func MostCharged(charges []Charge, adjacency Adjacency) ([]Cost, error) {
 	logs := map[uint64][]Charge{}
 	for _, c := range charges {
@@ -95,7 +93,8 @@ func totals(charges []Charge) []Cost {
 	return all
 }
 
-// join returns the smallest cost that covers all of costs, except that it takes all their terms.
+// join returns the smallest cost that covers all of `costs`. It is not minimal in its terms: it has the terms of all of
+// them.
 func join(costs []Cost) Cost {
 	c := Cost{Adjacency: costs[0].Adjacency}
 	for _, k := range costs {

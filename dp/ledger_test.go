@@ -45,8 +45,8 @@ func TestCharged(t *testing.T) {
 	}
 }
 
-// TestChargedIncomparable: a stream of means over some records, and refits over others and over both. Neither cost
-// covers the other, so δ decides which record pays most. Over several logs the worst combination counts.
+// TestChargedIncomparable charges a stream of means for some records, and refits for other records and for both.
+// Neither cost covers the other, so δ decides which record pays most. Over several logs the worst combination counts.
 func TestChargedIncomparable(t *testing.T) {
 	means, refit := Cost{Adjacency: ZeroOut, Mu: 0.4}, Cost{Adjacency: ZeroOut, Rows: 20, Gamma: 10}
 	disjoint := []Charge{{First: 0, End: 10, Cost: means}, {First: 10, End: 20, Cost: refit}}
@@ -79,7 +79,8 @@ func TestChargedIncomparable(t *testing.T) {
 	}
 }
 
-// TestChargedProperties: the result is monotone in every charge, and does not depend on their order.
+// TestChargedProperties checks that the result is monotone in every charge, and does not depend on the order of
+// charges.
 func TestChargedProperties(t *testing.T) {
 	const delta = 1e-6
 	source := rand.New(rand.NewPCG(1, 1))
@@ -122,7 +123,7 @@ func TestChargedProperties(t *testing.T) {
 	}
 }
 
-// TestChargedJoin: if there are more incomparable costs than MostCharged keeps, they become one cost that covers them.
+// TestChargedJoin makes more incomparable costs than MostCharged keeps. They must become one cost that covers them all.
 func TestChargedJoin(t *testing.T) {
 	var charges []Charge
 	for i := range 2 * most {

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// onProcessors runs f with 1 and with 5 processors; the results must be equal.
+// onProcessors runs f with 1 and with 5 processors, and fails unless the results are equal.
 func onProcessors(t *testing.T, f func() []int64) []int64 {
 	t.Helper()
 	one := runtime.GOMAXPROCS(1)

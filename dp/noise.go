@@ -2,14 +2,15 @@ package dp
 
 import "math/big"
 
-// Noise gives the noise rows of one step. A mechanism opens its arrays in a fixed order, each at most once a step,
-// after the step's data are complete.
+// Noise gives the noise rows of one step. A mechanism opens its arrays in a fixed order, each at most once a step. It
+// opens the first only after the step's data are complete.
 //
-// A program gets it from [Run.Step], the daemon from [Epoch.Step]. Only these two protect data. It is an interface so
-// that audits can fix the noise, and tests can use the draws of a reference case.
+// A program gets its Noise from [Run.Step], the daemon from [Epoch.Step]. Only these two protect data. Noise is an
+// interface so that audits can fix the noise, and tests can use the draws of a reference case.
 type Noise interface {
-	// Row opens the array's row of this step. hidden is the integer row that the noise will hide. An Epoch absorbs it
-	// into the transcript before it derives the row's keys, so the same noise never hides two different rows.
+	// Row opens the array with this name and returns its row for this step. hidden is the integer row that the noise
+	// will hide. An Epoch absorbs it into the transcript before it derives the row's keys, so the same noise never
+	// hides two different rows.
 	Row(array string, hidden []int64) Row
 }
 
@@ -31,6 +32,6 @@ type Row interface {
 // Part sums some of the records of a step, independently of other parts of the step. The estimator that made the part
 // adds it to the step.
 type Part interface {
-	// Add adds a record as the estimator does.
+	// Add adds a record to the part, as the estimator's Add adds one to the step.
 	Add(slot uint64, row []float64)
 }

@@ -57,7 +57,7 @@ func exactP(u, ext uint64) *big.Float {
 	return p.SetMantExp(p, exp)
 }
 
-// TestNormalError measures the error of the table: at the ends of every row and octave, and for random words.
+// TestNormalError measures the error of the table at the ends of every row and octave, and for random words.
 func TestNormalError(t *testing.T) {
 	t.Parallel()
 	type word struct{ u, ext uint64 }
@@ -145,7 +145,7 @@ func TestNormalBudget(t *testing.T) {
 		}
 		var eval float64
 		if row.degree == mainDegree {
-			// |x| ≤ ½; each product or sum errs by u times its value.
+			// |x| ≤ ½. Each product or sum has an error of u times its value.
 			x, x2, x3 := 0.5, 0.25, 0.125
 			a := abs[1]*x + abs[2]*x2
 			b1 := abs[3] + abs[4]*x

@@ -7,7 +7,7 @@ import (
 	"math/big"
 )
 
-// Params is the privacy that an estimator guarantees. Only LatticeBits has a default.
+// Params states the privacy that an estimator guarantees. Only LatticeBits has a default.
 type Params struct {
 	// Epsilon is ε, in (0, ∞). Required unless Mu is set.
 	Epsilon float64
@@ -16,15 +16,15 @@ type Params struct {
 	// Mu > 0 states the budget as Gaussian differential privacy, instead of Epsilon and Delta. It is for library use
 	// and reference cases; the daemon's configuration has no key for it.
 	Mu float64
-	// Adjacency is required.
+	// Adjacency is the relation for which the guarantee holds. Required.
 	Adjacency Adjacency
-	// LatticeBits, 24–30, sets how fine the lattice is: its step is at most 2^−LatticeBits times the clip norm and the
-	// standard deviation of the noise. 0 means 24.
+	// LatticeBits, 24–30, sets how fine the lattice is. Its step is at most 2^−LatticeBits times the clip norm, and at
+	// most 2^−LatticeBits times the standard deviation of the noise. 0 means 24.
 	LatticeBits int
 }
 
 // Budget returns μ: Mu if that is set, otherwise the largest μ for which a Gaussian mechanism is (ε, δ)-private,
-// rounded down. It refuses a δ below LeastDelta. The error joins all faults.
+// rounded down. A δ below LeastDelta is an error. The error joins all faults.
 func (p Params) Budget() (mu float64, err error) {
 	var errs []error
 	if !p.Adjacency.Valid() {
@@ -64,8 +64,8 @@ func (p Params) Bits() int {
 
 // LeastDelta returns the smallest δ that the noise of this package supports for a mechanism with the given μ.
 //
-// The noise is cut at ±c standard deviations, c = maxZ, although a Gaussian is unbounded. Over N noisy coordinates,
-// whose shifts between neighbours have norm at most μ, the cut adds at most
+// A Gaussian is unbounded, but the noise is cut at ±c standard deviations, c = maxZ. Over N noisy coordinates that
+// neighbours shift by at most μ in norm, the cut adds at most
 //
 //	δ_cut = Q(c − μ) + N·2⁻¹²⁸
 //
@@ -82,7 +82,7 @@ func LeastDelta(mu float64) float64 {
 	return 0x1p10 * (tail*RoundUp + 0x1p-72)
 }
 
-// CheckDelta refuses a δ below LeastDelta.
+// CheckDelta returns an error if δ is below LeastDelta.
 func CheckDelta(mu, delta float64) error {
 	if least := LeastDelta(mu); delta < least {
 		return fmt.Errorf(

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestLeastDelta: the part of δ that is due to the cut of the noise is within the bound, for every way to spread a
-// shift of norm μ over the coordinates. A δ for which it would matter is refused.
+// TestLeastDelta checks that the part of δ that is due to the cut of the noise is within the bound, for every way to
+// spread a shift of norm μ over the coordinates. A δ for which that part would matter must be refused.
 func TestLeastDelta(t *testing.T) {
 	q := func(x float64) float64 {
 		if x <= 0 {

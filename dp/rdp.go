@@ -17,35 +17,36 @@ const (
 	KindGaussian Kind = "gaussian"
 	// KindPure is any mechanism that is (Epsilon, 0)-private.
 	KindPure Kind = "pure"
-	// KindLaplace is Laplace noise, Scale = scale/ℓ₁ sensitivity.
+	// KindLaplace is Laplace noise, whose scale divided by the ℓ₁ sensitivity is Scale.
 	KindLaplace Kind = "laplace"
 	// KindSketchRow is a row N(0, XᵀX + η²I) of a dense Gaussian sketch, under
 	// ZeroOut.
 	KindSketchRow Kind = "sketch-row"
 	// KindSketchRowReplace is the same row under Replace.
 	KindSketchRowReplace Kind = "sketch-row-replace"
-	// KindFastMixRow is a row of a Gaussian sketch of a fixed sketch with unit
-	// columns, under ZeroOut, where γ is the least eigenvalue divided by C².
+	// KindFastMixRow is a row of a Gaussian sketch under ZeroOut. The sketch is applied to another, fixed sketch with
+	// unit columns. γ is the least eigenvalue divided by C².
 	KindFastMixRow Kind = "fastmix-row"
 )
 
-// Term is Count uses of one kind of mechanism. Kind decides which parameters it has; the others are zero.
+// Term stands for Count uses of one kind of mechanism. Kind decides which parameters the term has; the others are zero.
 type Term struct {
 	Kind  Kind `json:"kind"`
 	Count int  `json:"count"` // at least 1
-	// Mu is sensitivity/σ of a Gaussian.
+	// Mu is the sensitivity of a Gaussian mechanism divided by σ.
 	Mu float64 `json:"mu,omitempty"`
-	// Epsilon is the ε of a pure mechanism.
+	// Epsilon is the ε of a mechanism that is (ε, 0)-private.
 	Epsilon float64 `json:"epsilon,omitempty"`
-	// Scale is noise scale/sensitivity of a Laplace mechanism.
+	// Scale is the noise scale of a Laplace mechanism divided by its ℓ₁ sensitivity.
 	Scale float64 `json:"scale,omitempty"`
-	// Gamma is γ of rows: above 1, for FastMix rows above (1+√(1+4κ))/2.
+	// Gamma is the γ of sketch rows. It is above 1, for FastMix rows above (1+√(1+4κ))/2.
 	Gamma float64 `json:"gamma,omitempty"`
-	// C2 is C² ≥ 1 of FastMix rows, if the releases show it. 0: unknown.
+	// C2 is the C² ≥ 1 of FastMix rows, if the releases show it. 0 means unknown.
 	C2 float64 `json:"c2,omitempty"`
 }
 
-// maxCount bounds counts of rows and uses: all are exact in float64, and an int can hold a sum of a thousand of them.
+// maxCount is the largest count of rows or uses. All smaller counts are exact in float64, and an int can hold a sum of
+// a thousand of them.
 const maxCount = 1 << 53
 
 // Validate returns all faults of the term, joined, or nil.
@@ -108,7 +109,7 @@ func checkGamma(gamma float64) error {
 	return nil
 }
 
-// limit returns the supremum of the orders at which the curve is finite.
+// limit returns the supremum of the orders α at which the curve is finite.
 func (t Term) limit() float64 {
 	switch t.Kind {
 	case KindSketchRow, KindSketchRowReplace:
@@ -128,10 +129,10 @@ func (t Term) kappa() float64 {
 	return k * k / 4
 }
 
-// divergence returns r(1+x) of one use, +Inf outside the domain. Every formula is a sum of positive terms, or of two
+// divergence returns r(1+x) of one use, or +Inf outside the domain. Every formula is a sum of positive terms, or of two
 // terms whose difference is accurate, for all x > 0, however small x, 1/γ or 1/scale are: the relative error is below
-// 2⁻⁴⁸. At the end of the orders, and for FastMix rows already near it, it errs upwards. lost(z) = z − log(1+z)
-// replaces the logarithms.
+// 2⁻⁴⁸. At the largest orders, and for FastMix rows already near them, the error is upwards only. lost(z) = z −
+// log(1+z) replaces the logarithms.
 func (t Term) divergence(x float64) float64 {
 	switch t.Kind {
 	case KindGaussian:
@@ -161,8 +162,8 @@ func (t Term) divergence(x float64) float64 {
 	return math.Inf(1)
 }
 
-// pole returns lost(−z), rounded up. The error of z is condition units in the last place. Near z = 1, where the orders
-// end, few digits of the logarithm are right. Where none is, and beyond, the result is +Inf.
+// pole returns lost(−z), rounded up. z has an error of `condition` units in the last place. Near z = 1, where the valid
+// orders end, few digits of the logarithm are right. If no digit is right, and for larger z, the result is +Inf.
 func pole(z, condition float64) float64 {
 	rest := 1 - z
 	if !(rest > sixteenRoundings*condition) {
@@ -225,13 +226,13 @@ func expLost(w float64) float64 {
 // Curves add under composition, also if a mechanism was chosen after seeing the releases of earlier ones. A curve
 // without terms belongs to a mechanism that releases nothing.
 //
-// Privacy: the terms must be stated for one adjacency; the results hold for that one. Converting a sum once is never
-// worse, and usually far better, than adding the ε of its terms.
+// Privacy: all terms must be stated for the same adjacency; the results hold for that adjacency. Converting a sum to ε
+// once is never worse, and usually far better, than adding the ε of its terms.
 //
 // Source: Mironov (2017) for composition, Gaussian and Laplace; Bun and Steinke (2016) for pure. The row curves are
-// those of "The Fast Mixing Mechanism for Differential Privacy". Its closed form 25α/(32γ²) is not used, because it is
-// up to twice as large and valid on a third of the range. Its condition α < 4γ/5 is widened to all α for which the
-// curve is finite. Replace rows and the evaluation are derived in docs/theory/accounting.md.
+// those of "The Fast Mixing Mechanism for Differential Privacy". The paper's closed form 25α/(32γ²) is not used,
+// because it is up to twice as large and valid only on a third of the range. The paper's condition α < 4γ/5 is widened
+// to all α for which the curve is finite. Replace rows and the evaluation are derived in docs/theory/accounting.md.
 type Curve []Term
 
 // Add returns the curve of the composition with further terms.
@@ -288,7 +289,7 @@ func (c Curve) At(alpha float64) (float64, error) {
 	return r, nil
 }
 
-// divergence returns r(1+x), rounded up, +Inf outside the range.
+// divergence returns r(1+x), rounded up, or +Inf outside the range.
 func (c Curve) divergence(x float64) float64 {
 	var r float64
 	for _, t := range c {
@@ -301,10 +302,9 @@ func (c Curve) divergence(x float64) float64 {
 //
 //	ε = min over real α of r(α) + log(1−1/α) − log(αδ)/(α−1)
 //
-// Cost: about 500 evaluations of the curve.
-// Errors: δ outside (0, 1); an invalid term.
-// Source: Canonne, Kamath and Steinke (2020), Proposition 12. Every order gives a valid ε, so an imperfect search for
-// the best order can cost utility only.
+// Cost: about 500 evaluations of the curve. Errors: δ outside (0, 1); an invalid term. Source: Canonne, Kamath and
+// Steinke (2020), Proposition 12. Every order gives a valid ε, so an imperfect search for the best order makes ε
+// larger, but never wrong.
 func (c Curve) Epsilon(delta float64) (float64, error) {
 	if err := checkEpsDelta(0, delta); err != nil {
 		return 0, err
@@ -341,8 +341,8 @@ func (c Curve) logDelta(eps float64) (float64, error) {
 	})
 }
 
-// minimise searches the minimum of f over x = α−1, at 400 points equidistant in log x and then by a golden section
-// around the best one. It returns the least value found.
+// minimise searches for the minimum of f over x = α−1. It tries 400 points equidistant in log x, then searches by
+// golden section around the best one. It returns the least value found.
 func (c Curve) minimise(f func(x float64) float64) (float64, error) {
 	limit, err := c.Range()
 	if err != nil {

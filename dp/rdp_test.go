@@ -23,8 +23,8 @@ func TestRenyiTable(t *testing.T) {
 	}
 }
 
-// TestTightTable compares conversions with the minimum over all orders in 25 digits: they are never below it, and
-// within 10⁻¹⁰ of it.
+// TestTightTable compares conversions with the minimum over all orders in 25 digits. They must never be below the
+// minimum, and be within 10⁻¹⁰ of it.
 func TestTightTable(t *testing.T) {
 	for _, c := range tightTable {
 		eps, err := c.curve.Epsilon(c.delta)
@@ -44,8 +44,8 @@ func TestTightTable(t *testing.T) {
 	}
 }
 
-// TestCurveRange: orders outside the range and invalid terms are errors. Inside the range no curve is NaN, infinite,
-// negative or falling.
+// TestCurveRange checks that orders outside the range and invalid terms are errors. Inside the range no curve may be
+// NaN, infinite, negative or falling.
 func TestCurveRange(t *testing.T) {
 	nan, inf := math.NaN(), math.Inf(1)
 	for _, c := range []struct {
@@ -117,7 +117,8 @@ func TestCurveRange(t *testing.T) {
 	}
 }
 
-// TestCurveInverse: δ at the computed ε is δ, more terms cost more, and no terms cost nothing.
+// TestCurveInverse computes ε from δ and δ from that ε, which must give the same δ. More terms must cost more, and no
+// terms nothing.
 func TestCurveInverse(t *testing.T) {
 	source := rand.New(rand.NewPCG(5, 5))
 	for range 200 {
@@ -166,7 +167,7 @@ func TestCurveInverse(t *testing.T) {
 	}
 }
 
-// TestClosedFormLoose: the exact row curve is below the papers' closed forms wherever these hold.
+// TestClosedFormLoose checks that the exact row curve is below the papers' closed forms wherever these hold.
 func TestClosedFormLoose(t *testing.T) {
 	for _, gamma := range []float64{5, 20, 300, 1e4} {
 		for alpha := 1.001; alpha < 8*gamma/25; alpha *= 1.05 {

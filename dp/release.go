@@ -2,8 +2,8 @@ package dp
 
 import "errors"
 
-// ErrExhausted is returned by an estimator's Close after its horizon: the
-// budget of the epoch covers no further release.
+// ErrExhausted is the error of an estimator's Close after the horizon: the budget of the epoch covers no further
+// release.
 var ErrExhausted = errors.New("horizon reached: the epoch's budget covers no further step")
 
 // Value is one released array.
@@ -18,17 +18,18 @@ type Value struct {
 	Layout string
 	// Data are the released numbers, all finite.
 	Data []float64
-	// SE is the standard deviation of the noise: one number for all entries, or one per entry; nil if it is not known.
-	// It is NaN for an entry whose noise is not known.
+	// SE is the standard deviation of the noise: one number for all entries, or one per entry. SE is nil if it is not
+	// known. An entry of SE is NaN if the noise of that entry is not known.
 	SE []float64
-	// SEWithClipping has, per entry, SE plus an estimate of the loss by clipping; nil if there is no estimate.
+	// SEWithClipping is, per entry, SE including an estimate of the loss by clipping. It is nil if there is no
+	// estimate.
 	SEWithClipping []float64
 }
 
-// Note is additional information of a mechanism about a step, apart from the values. It is public, as the values are.
+// Note is what a mechanism publishes about a step in addition to the values.
 type Note struct {
 	Name  string
-	Value any // must have a form in JSON
+	Value any // must be representable in JSON
 }
 
 // Release is the result of a mechanism for one step. The daemon adds stream, epoch, offsets and the guarantee, and
@@ -40,11 +41,12 @@ type Release struct {
 	// Failed says why the step has no values, in words that depend on no record. It is empty if the step has values.
 	Failed string
 	Notes  []Note // in the mechanism's fixed order
-	// Verdict is the verdict of a note on the bounds by which rows are scaled and clipped; "" if the bounds are given.
+	// Verdict is the verdict of the note on bounds, that is, on the constants by which rows are scaled and clipped. It
+	// is "" if the bounds are given.
 	Verdict string
 }
 
-// Sizes is how much memory an estimator needs, in bytes.
+// Sizes says how much memory an estimator needs, in bytes.
 type Sizes struct {
 	State   int64 // its serialised state, what a checkpoint holds
 	Release int64 // one release's numbers

@@ -10,11 +10,11 @@ import (
 //	m copies of c without their Gaussian part, m the largest number (at most 1024)
 //	whose composition is within (ε, δ)
 //
-// Without it, a later choice could replace Gaussians by sketches after seeing releases, and no proof is known that (ε,
-// δ) still holds. A Gaussian c needs nothing set aside: the result is the empty cost, in c's adjacency.
+// Without the reserve, a program could replace Gaussians by sketches after seeing releases, and no proof is known that
+// (ε, δ) still holds then. If c is Gaussian, nothing has to be set aside: the result is the empty cost, in c's
+// adjacency.
 //
-// Cost: some twenty evaluations of δ.
-// Errors: c itself is not within (ε, δ); as [Cost.Within].
+// Cost: some twenty evaluations of δ. Errors: c itself is not within (ε, δ); the errors of [Cost.Within].
 func Reserve(c Cost, eps, delta float64) (Cost, error) {
 	none := Cost{Adjacency: c.Adjacency}
 	if c.gaussian() {
@@ -27,7 +27,7 @@ func Reserve(c Cost, eps, delta float64) (Cost, error) {
 		}
 		return Compose(all...)
 	}
-	low, high := 0, 1 // low copies are within the limit
+	low, high := 0, 1 // `low` copies are within the limit
 	for ; high <= 1024; high *= 2 {
 		ok, err := copies(high).Within(eps, delta)
 		if err != nil {
@@ -54,7 +54,7 @@ func Reserve(c Cost, eps, delta float64) (Cost, error) {
 		}
 	}
 	c = copies(low)
-	// If it fits, add room to cover the rounding of sums in another order.
+	// If the limit allows it, add room for sums that are rounded in another order.
 	roomy := c
 	roomy.BadDelta *= RoundUp
 	ok, err := roomy.Within(eps, delta)
@@ -71,14 +71,14 @@ func Reserve(c Cost, eps, delta float64) (Cost, error) {
 // gaussian reports whether the cost consists of μ alone.
 func (c Cost) gaussian() bool { return c.Rows == 0 && len(c.Terms) == 0 && c.BadDelta == 0 }
 
-// WithinReserve reports whether the cost is within (ε, δ), if reserved is set aside for the part of it that is not
-// Gaussian. That means: reserved covers that part, field by field, and reserved together with the Gaussian part is
-// within (ε, δ).
+// WithinReserve reports whether the cost is within (ε, δ) if `reserved` is set aside for its part that is not Gaussian.
+// Two conditions must hold: `reserved` covers that part, field by field; and `reserved` together with the Gaussian part
+// is within (ε, δ).
 //
-// Privacy: a limit enforced in this way holds for charges that were chosen after seeing releases, if reserved was fixed
-// before the first release. The reason: every admitted cost can be filled up, by mechanisms that read no data, to one
-// fixed cost, namely reserved and the rest of μ; and that cost is within (ε, δ).
-// Errors: as [Cost.Within]; two adjacencies.
+// Privacy: a limit enforced in this way also holds for charges that were chosen after seeing releases, if `reserved`
+// was fixed before the first release. The reason: mechanisms that read no data can fill up every admitted cost to one
+// fixed cost, which consists of `reserved` and the rest of μ. That cost is within (ε, δ). Errors: those of
+// [Cost.Within]; two different adjacencies.
 func (c Cost) WithinReserve(reserved Cost, eps, delta float64) (bool, error) {
 	if c.Adjacency != reserved.Adjacency {
 		return false, errors.New("the cost and the reserve are stated for different adjacencies")
@@ -91,10 +91,10 @@ func (c Cost) WithinReserve(reserved Cost, eps, delta float64) (bool, error) {
 	return Compose(reserved, gauss).Within(eps, delta)
 }
 
-// ReservedMu returns the μ that the limit (ε, δ) leaves for Gaussians after reserved is set aside, to nine digits and
-// rounded down; 0 if it leaves nothing.
+// ReservedMu returns the μ that the limit (ε, δ) leaves for Gaussians when `reserved` is set aside. The result has nine
+// digits and is rounded down. It is 0 if nothing is left.
 //
-// Errors: as [Cost.Within].
+// Errors: those of [Cost.Within].
 func ReservedMu(reserved Cost, eps, delta float64) (float64, error) {
 	if reserved.gaussian() {
 		return Mu(eps, delta)

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestReserve: the reserve covers the largest number of copies that fit; a Gaussian needs none.
+// TestReserve checks that the reserve covers the largest number of copies within the limit, and that a Gaussian needs
+// no reserve.
 func TestReserve(t *testing.T) {
 	t.Parallel()
 	const eps, delta = 3, 1e-7
@@ -66,8 +67,8 @@ func TestReserve(t *testing.T) {
 	}
 }
 
-// TestWithinReserve: admitted costs are bounded in every field separately. A cost that is within (ε, δ) only by trading
-// one field for another is refused.
+// TestWithinReserve checks that admitted costs are bounded in every field separately. A cost that is within (ε, δ) only
+// by trading one field for another must be refused.
 func TestWithinReserve(t *testing.T) {
 	t.Parallel()
 	const eps, delta = 3, 1e-7

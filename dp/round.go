@@ -6,17 +6,17 @@ import (
 	"math/big"
 )
 
-// maxUnits bounds the numbers that are rounded: below it float64 can represent every integer of lattice units and its
-// half, and the error bound of a rounding stays below ½.
+// maxUnits bounds the numbers that are rounded, in lattice units. Below it float64 can represent every multiple of ½,
+// and the error bound of a rounding stays below ½.
 const maxUnits = 1 << 51
 
-// RoundRow sets w_j = ⌊r(sd_j·Z_j − s_j) + ½⌋, exactly, where Z_j are the real numbers of the row: the integer noise of
-// one step.
+// RoundRow computes w, the integer noise of one step: w_j = ⌊r(sd_j·Z_j − s_j) + ½⌋, exactly, where Z_j are the real
+// numbers of the row.
 //
 // sd is the standard deviation in lattice units, one number per coordinate or one for all; s is the prediction from
-// earlier noise, nil for none; r = 1/C_tt. RoundRow computes the value in float64 with a proven error bound. Once in
-// 10⁶ draws that bound allows two integers. Then it decides between them exactly, so w is the rounded Gaussian itself
-// and not a number near it.
+// earlier noise, nil for none; r = 1/C_tt. RoundRow computes r(sd_j·Z_j − s_j) in float64 with a proven error bound.
+// Once in 10⁶ draws that bound allows two integers. Then RoundRow decides between them exactly. So w_j is the exact
+// value, rounded, and not the rounding of an approximation.
 //
 // Cost: 3 to 4 ns a coordinate, no allocation except in exact decisions (0.05 ms).
 // Source: docs/theory/dp.md, "Noise that survives finite precision".
@@ -61,7 +61,7 @@ func RoundRow(w []int64, row Row, sd, s []float64, r float64) {
 	}
 }
 
-// at returns s_j; s may also be one number for all coordinates, or nil for 0.
+// at returns s_j. s holds one number per coordinate, or one number for all coordinates, or is nil for 0.
 func at(s []float64, j int) float64 {
 	switch len(s) {
 	case 0:
@@ -72,13 +72,14 @@ func at(s []float64, j int) float64 {
 	return s[j]
 }
 
-// RoundAt returns coordinate j of RoundRow for independent noise. It computes no other coordinate, so it suits a search
-// that needs one count after another.
+// RoundAt returns coordinate j of RoundRow for independent noise. It computes no other coordinate. Use it in a search
+// that needs one noisy count after another.
 func RoundAt(row Row, j int, sd float64) int64 {
 	return roundOne(row.At(j), row, j, sd, 0, 1)
 }
 
-// The float64 error of r(sd·z − s): the error of z (2⁻⁴⁸ for |z| ≤ maxFloatZ), and four roundings.
+// These constants bound the float64 error of r(sd·z − s): the error of z (2⁻⁴⁸ for |z| ≤ maxFloatZ), and four
+// roundings.
 const (
 	errZ      = 1.0 / (1 << 48)
 	errOp     = 1.0 / (1 << 51)
@@ -95,12 +96,12 @@ func roundOne(z float64, row Row, j int, sd, s, r float64) int64 {
 	return roundExactly(x, tau, z, row, j, sd, s, r)
 }
 
-// look is a fast first attempt at rounding, for coordinates that share one standard deviation. It computes r(sd·Z_j −
-// s_j) in units of 2⁻¹², which decides the integer of all but one in 2000 draws, and leaves the others to roundOne. It
-// maps words as fillNear does. Mapping and rounding share one loop without calls, so only the integer is stored per
-// coordinate.
+// look holds the constants of a fast first attempt at rounding, for coordinates that share one standard deviation. The
+// attempt computes r(sd·Z_j − s_j) in units of 2⁻¹². That decides the integer of all but one in 2000 draws, and
+// roundOne decides the others. The attempt maps words as fillNear does. Mapping and rounding share one loop without
+// calls, so only the integer is stored per coordinate.
 //
-// The constants of the loop are fields, because the compiler would load a constant again in each iteration.
+// Even fixed constants are fields, because the compiler would load a constant again in each iteration.
 type look struct {
 	signed [2]float64 // r·sd in units, with its sign for a positive and for a negative draw
 	back   float64    // r in units
@@ -111,20 +112,21 @@ type look struct {
 const (
 	lookBits = 12
 	lookUnit = 1 << lookBits
-	// farthest is the largest |r(sd·Z_j − s_j)| that look can round, in units.
+	// farthest is the largest |r(sd·Z_j − s_j)| that a look can round, in units of 2⁻¹².
 	farthest = 1 << 49
 )
 
 // newLook returns the look for a row. ok is false if sd, s and r do not permit one.
 //
-// Let x = r(sd·Z − s), and a = r·sd. A word of the main table has |Z| < 4.3. Then r·sd·z errs by less than 2⁻⁴⁸·a
-// because of z, and by two roundings of less than 2⁻⁵³·4.3a; r·s, which is less than 4.3a + |x| + 1, errs by one
-// rounding, and their difference by another. Together that is less than
+// Let x = r(sd·Z − s), and a = r·sd. A word of the main table has |Z| < 4.3. The error of r·sd·z is less than 2⁻⁴⁸·a
+// because of z, plus two roundings of less than 2⁻⁵³·4.3a. r·s is less than 4.3a + |x| + 1 and has one rounding error,
+// and the difference of the two adds another. Together the error is less than
 //
 //	2⁻⁴⁸·a + 2⁻⁵³(13a + 2|x| + 1) < 2⁻⁴⁷·a + 2⁻⁵²|x| + 2⁻⁵³,
 //
-// which is below ½ unit of 2⁻¹² for a ≤ 2³² and |x| ≤ 2³⁷, that is farthest. Without s, x is at most 4.3a, and it is
-// below ½ unit for a ≤ 2³³. Adding magic rounds to units: the sum's bits err by less than one unit.
+// which is below ½ unit of 2⁻¹² for a ≤ 2³² and |x| ≤ 2³⁷, that is, up to farthest. Without s, x is at most 4.3a, and
+// the error is below ½ unit for a ≤ 2³³. Adding magic rounds to units, so the sum's bits have an error of less than one
+// unit.
 func newLook(sd, s []float64, r float64) (l look, ok bool) {
 	if len(sd) != 1 {
 		return l, false
@@ -138,8 +140,8 @@ func newLook(sd, s []float64, r float64) (l look, ok bool) {
 	return l, a <= 1<<32
 }
 
-// roundPlain rounds the words in the buffer without predictions. It lists the coordinates that it cannot decide in
-// r.unsure, and returns their number. tail reports that a word is in the tail; then w is meaningless.
+// roundPlain rounds the words in the buffer, for noise without predictions. In r.unsure it lists the coordinates that
+// it cannot decide; few is their number. tail reports whether a word is in the tail; then w is meaningless.
 func (r *keyedRow) roundPlain(w []int64, l *look) (few int, tail bool) {
 	signed, whole, bias, least := l.signed, l.whole, l.bias, ^uint64(0)
 	_ = r.buffer[0]
@@ -159,7 +161,8 @@ func (r *keyedRow) roundPlain(w []int64, l *look) (few int, tail bool) {
 	return few, least < 1<<48
 }
 
-// roundShaped is roundPlain with predictions. ok is false, and w is not set, if a prediction is too large or NaN.
+// roundShaped is roundPlain for noise with predictions. If a prediction is too large or NaN, ok is false and w is not
+// set.
 func (r *keyedRow) roundShaped(w []int64, s []float64, l *look) (few int, tail, ok bool) {
 	s = s[:len(w)]
 	signed, back, whole, bias, least := l.signed, l.back, l.whole, l.bias, ^uint64(0)
@@ -183,7 +186,7 @@ func (r *keyedRow) roundShaped(w []int64, s []float64, l *look) (few int, tail, 
 	return few, least < 1<<48, squares < farthest*farthest
 }
 
-// roundBlock rounds coordinates j … j+len(z)−1 of a row that no look can round.
+// roundBlock rounds coordinates j … j+len(z)−1 of a row for which newLook returned false.
 func roundBlock(w []int64, z []float64, row Row, j int, sd, s []float64, r float64) {
 	w = w[:len(z)]
 	if len(sd) < 2 || s == nil {
@@ -203,22 +206,22 @@ func roundBlock(w []int64, z []float64, row Row, j int, sd, s []float64, r float
 	}
 }
 
-// candidate returns x = r(a − s), the integer next to it, and the bound tau of the error of x. base is the part of the
-// bound that comes from z.
+// candidate returns x = r(a − s), the integer n nearest to x, and tau, a bound on the error of x. base is the part of
+// the bound that comes from the error of z.
 func candidate(a, base, s, r float64) (x, n, tau float64) {
 	x = float64(r * (a - s))
-	n = (x + magic) - magic // half to even; a half is ambiguous, and is decided exactly
+	n = (x + magic) - magic // rounds halves to even; a half is decided exactly later
 	tau = float64(r * (base + float64(errOp*(math.Abs(a)+math.Abs(s)))))
 	return x, n, tau
 }
 
-// roundExactly finds the largest m with r(sd·Z − s) + ½ ≥ m, that is
-// Z ≥ ((m − ½)/r + s)/sd, by exact comparisons between two integers that
-// enclose it.
+// roundExactly returns the largest m with r(sd·Z − s) + ½ ≥ m, that is, with Z ≥ ((m − ½)/r + s)/sd. It searches
+// between two integers that enclose m, by exact comparisons.
 func roundExactly(x, tau, z float64, row Row, j int, sd, s, r float64) int64 {
 	low, high := x-2*tau, x+2*tau
 	if math.Abs(z) > maxFloatZ {
-		// z may exceed its error bound: it may be anything from maxFloatZ to the cut, with its sign.
+		// z may be too large for its error bound. Then Z may be any number from maxFloatZ to the cut, with the sign of
+		// z.
 		a, b := r*(sd*math.Copysign(maxFloatZ-0.1, z)-s), r*(sd*math.Copysign(maxZ+0.1, z)-s)
 		low, high = min(a, b), max(a, b)
 	}
@@ -235,7 +238,7 @@ func roundExactly(x, tau, z float64, row Row, j int, sd, s, r float64) int64 {
 		b.Quo(b, ratSD)
 		return row.Above(j, b)
 	}
-	// tau is larger than the rounding errors of these two lines, so m ≥ lo and m < hi. Usually one comparison decides.
+	// tau is larger than the rounding errors of low and high, so lo ≤ m < hi. Usually one comparison decides.
 	lo, hi := int64(math.Floor(low+0.5)), int64(math.Floor(high+0.5))+1
 	for hi-lo > 1 {
 		mid := lo + (hi-lo)/2

@@ -95,8 +95,8 @@ func TestRoundRowIsExact(t *testing.T) {
 					s[j] = sd*z[j] - half/r
 				}
 				check([]float64{sd}, s)
-				// The same with predictions too large for the fast look, alone in their block or not, and around the
-				// largest prediction that it can round.
+				// Do the same with predictions that are too large for the fast attempt, alone in their block or not,
+				// and with predictions around the largest that it can round.
 				for _, every := range []int{4, 101} {
 					for j := range s {
 						far := 64 * sd * r
@@ -144,7 +144,7 @@ func TestRoundRowLooksCloser(t *testing.T) {
 
 // TestFirstLook compares rows with their coordinates one by one, as roundOne decides them. It uses deviations on both
 // sides of the largest that look can round; no predictions, usual ones, and in some blocks predictions that are too
-// large or NaN; and words in the tail. If there is a look, it must leave only few coordinates to roundOne.
+// large or NaN; and words in the tail. If newLook returns a look, only a few coordinates may be left to roundOne.
 func TestFirstLook(t *testing.T) {
 	t.Parallel()
 	const n = 1 << 16
@@ -295,8 +295,8 @@ func TestRoundRowPanicsOnOverflow(t *testing.T) {
 	RoundRow(make([]int64, 10), testRow(1, 1, 10), []float64{1 << 60}, nil, 1)
 }
 
-// TestNoiseIsBoundToIntegers: the same integers have the same noise. Changing one integer, now or earlier, changes
-// every word from there on.
+// TestNoiseIsBoundToIntegers checks that the same integers get the same noise. If one integer changes, now or earlier,
+// every word from there on must change.
 func TestNoiseIsBoundToIntegers(t *testing.T) {
 	master, secret := [32]byte{1}, [32]byte{2}
 	run := func(edit func(step uint64, records *uint64, first, second []int64)) (words [][]uint64) {
@@ -380,7 +380,8 @@ func TestArrayOpensOnceAStep(t *testing.T) {
 	n.Row("a", nil)
 }
 
-// TestRowAllocations: a row allocates once, for its AES key. A longer row also allocates for its counter mode.
+// TestRowAllocations checks that a row allocates once, for its AES key. A longer row may also allocate for its counter
+// mode.
 func TestRowAllocations(t *testing.T) {
 	if race.Enabled {
 		t.Skip("the race detector's build allocates what others have on the stack")

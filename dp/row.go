@@ -8,17 +8,17 @@ import (
 	"math/big"
 )
 
-// maxZ bounds every coordinate: Z is cut at ±maxZ. That changes its distribution by 2⁻¹³¹, far less than the distance
-// of the pseudo-random function from a random one.
+// maxZ bounds every coordinate: Z is cut at ±maxZ. That changes the distribution of Z by 2⁻¹³¹, which is far less than
+// a pseudo-random function differs from a random one.
 const maxZ = 13.3
 
-// blockWords is the number of words that are made at once: keystream, Gaussians and rounding of one block stay in the
-// first-level cache.
+// blockWords is the number of words that are made at once. With this number, keystream, Gaussians and rounding of one
+// block stay in the first-level cache.
 const blockWords = 256
 
 var zeros [8 * blockWords]byte
 
-// fewWords is the length up to which the words of a row are encrypted one by one.
+// If a row has at most fewWords words, its counters are encrypted one block at a time.
 const fewWords = 12
 
 // keyedRow is a row of the keyed generator. Word j is the little-endian uint64 at byte 8j of the AES-256-CTR keystream
@@ -28,7 +28,7 @@ type keyedRow struct {
 	step       uint64
 	block      cipher.Block
 	stream     cipher.Stream
-	base       int // the block of coordinate 0; may differ from 0 in a Cursor
+	base       int // the block that contains coordinate 0; may differ from 0 in a Cursor
 	next       int // the block of words that stream returns next
 	held       int // the block of words that buffer holds, −1: none
 	size       int // words a block
@@ -42,7 +42,8 @@ type keyedRow struct {
 	transcript Transcript
 }
 
-// open starts the row under key, and overwrites key. length is the number of coordinates that will probably be read.
+// open starts the row under the given key, and overwrites the caller's key. length is the number of coordinates that
+// will probably be read.
 func (r *keyedRow) open(key *[32]byte, step uint64, length int) {
 	r.step = step
 	r.block = newAES(key)
@@ -60,16 +61,16 @@ func newAES(key *[32]byte) cipher.Block {
 	return block
 }
 
-// words returns the words of block b from base, as bytes.
+// words returns the words of the block that is b blocks after base, as bytes.
 func (r *keyedRow) words(b int) []byte {
 	b += r.base
 	if r.held == b {
 		return r.buffer[:8*r.size]
 	}
 	if r.size <= fewWords {
-		// Encrypt counters directly: for a few blocks that takes less time and memory than a cipher.Stream. All
-		// counters are written before the first is read, because reading a block just after its halves were written
-		// stalls.
+		// Encrypt counters directly: for a few blocks this takes less time and memory than a cipher.Stream. Write all
+		// counters before reading the first, because the processor stalls if a block is read just after its halves were
+		// written.
 		blocks := r.buffer[:8*r.size]
 		for i := range r.size / 2 {
 			binary.BigEndian.PutUint64(blocks[16*i:], r.step)
@@ -100,7 +101,7 @@ func (r *keyedRow) extend() {
 // extension writes extension words 0 … len(dst)−1 of coordinate j.
 func (r *keyedRow) extension(j int, dst []uint64) {
 	r.extend()
-	// Encrypt counters directly: one block at a time, into memory of the row.
+	// Encrypt counters directly, one block at a time, into memory that belongs to the row.
 	counter, words := r.pair[:16], r.pair[16:]
 	binary.BigEndian.PutUint64(counter, r.step)
 	for i := range dst {
@@ -139,7 +140,7 @@ func (r *keyedRow) Fill(dst []float64) {
 	}
 }
 
-// fillFrom writes coordinates j … j+len(z)−1, all in the block that starts with j.
+// fillFrom writes coordinates j … j+len(z)−1 to z. All must be in the block that starts with j.
 func (r *keyedRow) fillFrom(z []float64, j int) {
 	words := r.words(j / r.size)
 	if fillMain(z, words) {
@@ -147,7 +148,8 @@ func (r *keyedRow) fillFrom(z []float64, j int) {
 	}
 }
 
-// eachTail calls f with index and value of each tail word among the first n of the block that starts with j.
+// eachTail looks at the first n words of the block that starts with coordinate j. For each word in the tail it calls f
+// with the index and the value.
 func (r *keyedRow) eachTail(n, j int, f func(i int, z float64)) {
 	words := r.words(j / r.size)
 	for i := range n {
@@ -158,8 +160,8 @@ func (r *keyedRow) eachTail(n, j int, f func(i int, z float64)) {
 }
 
 // Above implements Row. The exact Z_j is the real number whose uniform digits are bit 63 of the word for the sign, its
-// other 63 bits, and then unlimited extension words. Above compares P(Z > |b|) with these digits, and adds digits or
-// precision as long as the two intervals overlap.
+// other 63 bits, and then unlimited extension words. Above compares P(Z > |b|) with these digits. Both are known as
+// intervals. As long as the intervals overlap, Above takes more digits or a higher precision.
 func (r *keyedRow) Above(j int, b *big.Rat) bool {
 	u := r.Word(j)
 	negative := u>>63 == 1
@@ -187,7 +189,7 @@ func (r *keyedRow) exceeds(m uint64, j int, b *big.Rat) bool {
 		margin := newFloat(prec+64).SetMantExp(newFloat(64).SetInt64(1), -int(prec))
 		low, high := newFloat(prec+64).Sub(q, margin), newFloat(prec+64).Add(q, margin)
 
-		// Digits finer than the error of q do not help; take as many as fit in the precision.
+		// Digits finer than the error of q do not help, so take only as many as the precision allows.
 		for want := int(prec)/64 - 1; words < want; words++ {
 			e := make([]uint64, words+1)
 			r.extension(j, e)
@@ -205,8 +207,8 @@ func (r *keyedRow) exceeds(m uint64, j int, b *big.Rat) bool {
 			return true
 		}
 		if prec = prec*3 + 64; prec > 1<<14 {
-			// Two independent numbers have 16 000 equal bits: that cannot happen.
-			panic("dp: an exact comparison did not terminate")
+			// Two independent numbers would have 16 000 equal bits here, which cannot happen.
+			panic("dp: exact decision does not end")
 		}
 	}
 }

@@ -17,17 +17,17 @@ import (
 //	run := dp.NewRun()
 //	release, err := estimator.Close(run.Step(records))
 //
-// It contains the keys of an [Epoch], and the [Transcript] of all integers that their noise has hidden. A program needs
-// nothing else.
+// A Run contains the keys of an [Epoch], and the [Transcript] of all integers that their noise has hidden. A program
+// needs no other source of noise.
 //
-// Privacy: the noise of a step is a function of the keys, the step's number, its number of records, and the very
-// integers that it hides, in this step and all steps before. The same steps over the same integers have the same noise.
-// If one integer differs, now or earlier, the noise is independent from there on. So the same noise never hides two
-// different data sets, and subtracting two releases never removes it. The guarantee is computational: it assumes that
-// HMAC-SHA256 and AES-256 are pseudo-random.
+// Privacy: the noise of a step is a function of the keys, the step's number, its number of records, and all integers
+// that the noise hides in this step and in earlier ones. If steps are repeated with the same integers, they get the
+// same noise. If one integer differs, now or earlier, the noise is independent from there on. So the same noise never
+// hides two different data sets, and nobody can remove noise by subtracting two releases. The guarantee is
+// computational: it assumes that HMAC-SHA256 and AES-256 are pseudo-random.
 //
 // One run serves one estimator. After a restart both continue from one state, see [Run.AppendState]. A program that
-// keeps no state begins a new run with a new estimator; records that it reads again then pay once more.
+// keeps no state begins a new run with a new estimator. If it reads records again, they pay again.
 //
 // Cost: 0.6 µs and two allocations for each array of a step, nothing per coordinate.
 //
@@ -51,17 +51,18 @@ func NewRun() *Run {
 	return &Run{epoch: e, transcript: NewTranscript([32]byte{})}
 }
 
-// NewKeyedRun returns the run that belongs to a key and an identity. With it a program can make the same releases
-// again, on another machine or after a crash, from the key and the records alone. It is for programs that keep a key
-// safe anyway; other programs call [NewRun].
+// NewKeyedRun returns the run that belongs to a key and an identity. From the key and the records alone, a program can
+// make the same releases again, on another machine or after a crash. NewKeyedRun is for programs that keep a key safe
+// anyway; other programs call [NewRun].
 //
-// key is 32 bytes of [NewSecret]. Keep it secret as long as the releases matter: anybody who has the key and the
-// identity can subtract the noise of all releases. The identity is name, number and bound. bound contains everything
-// that affects the releases, most simply the estimator's configuration, its plan and its [Params]; it is encoded as
-// JSON. Two runs that differ in any of this must differ in bound, so that their noise is independent. Otherwise two
-// releases of equal integers with the same draws in two sizes would reveal the integers.
+// `key` is 32 bytes of [NewSecret]. Keep it secret as long as the releases matter: anybody who has the key and the
+// identity can subtract the noise of all releases. The identity consists of `name`, `number` and `bound`. `bound`
+// contains everything that affects the releases, most simply the estimator's configuration, its plan and its [Params];
+// it is encoded as JSON. If two runs differ in any of these, they must differ in `bound`, so that their noise is
+// independent. Otherwise two releases could contain equal integers and equal draws, scaled by two different deviations.
+// Together they would reveal the integers.
 //
-// NewKeyedRun refuses a key of zeros, because nobody has set it, an empty name, and an empty bound.
+// Errors: a key of zeros, which somebody forgot to set; an empty name; an empty bound.
 func NewKeyedRun(key *[32]byte, name string, number uint64, bound ...any) (*Run, error) {
 	switch {
 	case key == nil || *key == [32]byte{}:
@@ -86,16 +87,16 @@ func NewKeyedRun(key *[32]byte, name string, number uint64, bound ...any) (*Run,
 }
 
 // Step returns the noise of the next step. records is the step's number of records, valid or not. Pass the noise to one
-// call of Close: opening an array twice in a step panics. If Close fails, call Step again for the next Close; its noise
-// is independent.
+// call of Close: opening an array twice in a step panics. If Close fails, call Step again before the next Close; the
+// new noise is independent of the old.
 func (r *Run) Step(records uint64) Noise {
 	r.step++
 	r.transcript.AbsorbRecords(records)
 	return r.epoch.Step(r.step, &r.transcript)
 }
 
-// Destroy overwrites the keys. Drawing noise from the run panics afterwards, so no release can be made again from
-// memory.
+// Destroy overwrites the keys, so that no release can be made again from memory. Drawing noise from the run panics
+// afterwards.
 func (r *Run) Destroy() { r.epoch.Destroy() }
 
 // runVersion is the first byte of a serialised run:
@@ -112,8 +113,8 @@ const (
 // AppendState appends the state of the run and of its estimator, both after the last Close. It is as secret as the
 // records: anybody who has it can subtract the noise.
 //
-// Make the state durable before the release of that Close leaves the process. Then a crash loses nothing that anybody
-// has seen: after a restart the next step of the same records has the same noise as it would have had. If a program
+// Make the state durable before the release of that Close leaves the process. Then a crash loses no published release,
+// and after a restart the next step over the same records has the same noise as without the crash. If a program
 // restarts from an older state instead, and closes a published step again over other records, it releases two draws of
 // noise for that step, and the step's records pay twice.
 func (r *Run) AppendState(b []byte, estimator encoding.BinaryAppender) ([]byte, error) {
@@ -133,10 +134,10 @@ func (r *Run) AppendState(b []byte, estimator encoding.BinaryAppender) ([]byte, 
 	return append(b, sum[:runSum]...), nil
 }
 
-// ResumeRun returns the run that AppendState wrote, and restores the estimator. The estimator must have the same
-// configuration and the same plan; the estimators of this module refuse the state of another configuration. ResumeRun
-// refuses a damaged state, because with other keys or another transcript the same records would get a second draw of
-// noise. After an error use neither the run nor the estimator.
+// ResumeRun returns the run whose state AppendState wrote, and restores the estimator. The estimator must have the same
+// configuration and the same plan as the one that was saved; the estimators of this module refuse the state of another
+// configuration. ResumeRun refuses a damaged state, because with other keys or another transcript the same records
+// would get a second draw of noise. After an error use neither the run nor the estimator.
 func ResumeRun(state []byte, estimator encoding.BinaryUnmarshaler) (*Run, error) {
 	if len(state) < runHead+runSum || state[0] != runVersion {
 		return nil, errors.New("cannot read the state of a run: it is damaged or of another version")

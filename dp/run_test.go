@@ -43,8 +43,8 @@ func disjoint(t *testing.T, what string, a, b []uint64) {
 	}
 }
 
-// TestRunIsBoundToData: a run has the same noise for the same steps over the same integers, and independent noise from
-// the first difference on.
+// TestRunIsBoundToData checks that a run has the same noise for the same steps over the same integers, and independent
+// noise from the first difference on.
 func TestRunIsBoundToData(t *testing.T) {
 	begin := func() *dp.Run { return keyed(t, 1, "orders", 1, "plan") }
 	one, two := begin(), begin()
@@ -64,8 +64,8 @@ func TestRunIsBoundToData(t *testing.T) {
 	disjoint(t, "after a step without a release", drawn(one, 10, 1, 2), drawn(two, 10, 1, 2))
 }
 
-// TestRunIdentity: runs with fresh keys, and keyed runs that differ in key, name, number or bound, have independent
-// noise over the same data.
+// TestRunIdentity checks that runs with fresh keys, and keyed runs that differ in key, name, number or bound, have
+// independent noise over the same data.
 func TestRunIdentity(t *testing.T) {
 	p := dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.Replace}
 	runs := []*dp.Run{
@@ -153,7 +153,7 @@ func (b *blob) UnmarshalBinary(data []byte) error {
 	return b.err
 }
 
-// TestRunState: a run continues from its state. A state with one changed bit is refused.
+// TestRunState checks that a run continues from its state, and that a state with one changed bit is refused.
 func TestRunState(t *testing.T) {
 	r := dp.NewRun()
 	drawn(r, 10, 1, 2)
@@ -195,8 +195,8 @@ func TestRunState(t *testing.T) {
 	}
 }
 
-// TestRunOfEstimator: an estimator that is stopped after any step and resumed with its run has the same releases as
-// without the stop. An estimator with less noise refuses the state.
+// TestRunOfEstimator stops an estimator after any step and resumes it with its run. The releases must be the same as
+// without the stop. An estimator with less noise must refuse the state.
 func TestRunOfEstimator(t *testing.T) {
 	cfg := moments.Config{Clip: 2, Columns: dptest.Columns(2), Step: 3, Horizon: 5}
 	params := dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.Replace}

@@ -12,14 +12,12 @@ import (
 //	removal:  S(t) − e^ε S(t/v),  v = 1 − 1/γ,  t = 2(ε − (K/2)log v)/(1/v − 1)
 //	addition: F(t) − e^ε F(t/w),  w = 1 + 1/γ,  t = 2((K/2)log w − ε)/(1 − 1/w)
 //
-// the larger of the two, with F and S the distribution function of χ²_K and its complement. If these differences are
-// not accurate, it uses the integral of [jointDelta], which is also exact.
+// δ(ε) is the larger of the two. F is the distribution function of χ²_K, and S = 1 − F. If these differences are not
+// accurate, sketchDelta uses the integral of [jointDelta], which is also exact.
 //
-// Privacy: ZeroOut, for rows x with ‖x‖ ≤ 1 and data sets whose XᵀX + η²I has no eigenvalue below γ. For Replace use
-// jointDelta.
-// Cost: four incomplete gamma functions.
-// Errors: ε negative, NaN or infinite; rows negative; γ not above 1.
-// Source: docs/theory/accounting.md.
+// Privacy: under ZeroOut it holds for rows x with ‖x‖ ≤ 1 and data sets whose XᵀX + η²I has no eigenvalue below γ. For
+// Replace use jointDelta. Cost: four incomplete gamma functions. Errors: ε negative, NaN or infinite; rows negative; γ
+// not above 1. Source: docs/theory/accounting.md.
 func sketchDelta(eps float64, rows int, gamma float64) (float64, error) {
 	return jointDelta(eps, 0, rows, gamma, ZeroOut)
 }
@@ -32,16 +30,17 @@ func sketchEpsilon(delta float64, rows int, gamma float64) (float64, error) {
 }
 
 // gammaError bounds the relative error of gonum's regularised incomplete gamma functions, including the error of their
-// arguments, for K ≤ gammaRows and probabilities of at least gammaLeast: the largest error found was 4·10⁻¹³. Outside
-// they err by more, and from 10⁷ rows on by factors, because their sums end too early.
+// arguments. It holds for K ≤ gammaRows and probabilities of at least gammaLeast; the largest error found was 4·10⁻¹³.
+// Outside this range the errors are larger. From 10⁷ rows on the results are wrong by factors, because the functions
+// end their sums too early.
 const (
 	gammaError = 2e-12
 	gammaRows  = 200_000
 	gammaLeast = 1e-85
 )
 
-// rowsDelta returns an upper bound of δ(ε) of K rows, removed or added, by incomplete gamma functions. It holds for
-// every real ε. sharp reports that delta is such a bound, and within 10⁻⁹ of δ; if it is false, delta is meaningless.
+// rowsDelta returns an upper bound on δ(ε) of K rows, removed or added, by incomplete gamma functions. ε may be any
+// real number. sharp reports whether the bound is within 10⁻⁹ of δ; if it is false, delta is meaningless.
 func rowsDelta(eps, rows, gamma float64, removed bool) (delta float64, sharp bool) {
 	tail, t, s := mathext.GammaIncRegComp, 0.0, 0.0
 	if removed {

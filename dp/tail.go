@@ -10,7 +10,8 @@ import (
 //	Q(b) = ½ − φ(b) Σ_k b^(2k+1)/(1·3·5⋯(2k+1))
 //
 // Every term of the sum is positive, so only the final difference loses digits, which does not matter for an absolute
-// bound. It works with 64 guard bits; the roundings of at most 2¹² operations and of exp take fewer than 40.
+// bound. The computation has 64 guard bits; the roundings of at most 2¹² operations and of exp use fewer than 40 of
+// them.
 func upperTail(b *big.Rat, prec uint) *big.Float {
 	p := prec + 64
 	x := new(big.Float).SetPrec(p).SetRat(b)
@@ -21,7 +22,7 @@ func upperTail(b *big.Rat, prec uint) *big.Float {
 	for k := int64(1); ; k++ {
 		term.Quo(term.Mul(term, x2), odd.SetInt64(2*k+1))
 		sum.Add(sum, term)
-		// The ratio of consecutive terms is below ½ from here on: the rest is less than term.
+		// From here on the ratio of consecutive terms is below ½, so the rest of the sum is less than term.
 		if term.Sign() == 0 ||
 			term.MantExp(nil) < sum.MantExp(nil)-int(p) && x2.Cmp(odd.SetFloat64(float64(k)+0.5)) < 0 {
 			break
@@ -38,7 +39,7 @@ func newFloat(prec uint) *big.Float { return new(big.Float).SetPrec(prec) }
 // expNeg returns e^−x for 0 ≤ x ≤ 2⁷ with a relative error below 2⁻²⁰·2^−(prec−64).
 func expNeg(x *big.Float) *big.Float {
 	p := x.Prec() + 32
-	// e^−x = 1/(e^(x/2^k))^(2^k); e^(x/2^k) with x/2^k < 2⁻⁸ is a Taylor series.
+	// e^−x = 1/(e^(x/2^k))^(2^k), with x/2^k < 2⁻⁸. The inner power e^(x/2^k) comes from a Taylor series.
 	k := 0
 	r := newFloat(p).Set(x)
 	if e := r.MantExp(nil); r.Sign() > 0 && e > -8 {
@@ -62,7 +63,7 @@ func expNeg(x *big.Float) *big.Float {
 
 var rootCache sync.Map // precision → *big.Float
 
-// sqrt2Pi returns √(2π). π is 16 arctan(1/5) − 4 arctan(1/239), Machin's formula.
+// sqrt2Pi returns √(2π). It computes π by Machin's formula, 16 arctan(1/5) − 4 arctan(1/239).
 func sqrt2Pi(prec uint) *big.Float {
 	if v, ok := rootCache.Load(prec); ok {
 		return v.(*big.Float)

@@ -7,9 +7,9 @@ import (
 
 // Transcript is the running hash of everything that an epoch's noise depends on: the manifest, the number of records of
 // each step, and every integer row before noise is added. The keys of a noise row are derived from it. So if one bit
-// differs in a row's integers, or in any earlier ones, the row gets independent noise.
+// differs in a row's integers, or in the integers of an earlier row, the row gets independent noise.
 //
-// It is a function of raw data. Keep it secret: it belongs in the checkpoint only.
+// The transcript is a function of raw data. Keep it secret: store it in the checkpoint only.
 type Transcript [32]byte
 
 // NewTranscript starts the transcript of an epoch from the hash of its

@@ -8,14 +8,14 @@ import (
 // ZCDP is the parameter ρ of zero-concentrated differential privacy: the mechanism's Rényi divergence of order α is at
 // most αρ, for every α > 1. A Gaussian mechanism has ρ = μ²/2.
 //
-// ρ is stated for one adjacency relation, and so is everything derived from it. Conversions fail if ρ is negative, NaN
-// or infinite, or δ is outside (0, 1).
+// ρ is stated for one adjacency relation, and the results of all methods hold for that relation. Conversions fail if ρ
+// is negative, NaN or infinite, or δ is outside (0, 1).
 //
-// It serves to calibrate as papers do. For a new calibration use [Mu]: at equal ε and δ a Gaussian mechanism needs less
-// noise by its exact curve.
+// Use ZCDP to calibrate as a paper does. For a new calibration use [Mu]: with its exact curve a Gaussian mechanism
+// needs less noise for the same ε and δ.
 type ZCDP float64
 
-// Simple returns ρ + 2√(ρ log 1/δ), rounded up: the bound that papers quote.
+// Simple returns the ε that papers quote, ρ + 2√(ρ log 1/δ), rounded up.
 //
 // Source: Bun and Steinke (2016), Proposition 1.3.
 func (rho ZCDP) Simple(delta float64) (float64, error) {
@@ -26,8 +26,8 @@ func (rho ZCDP) Simple(delta float64) (float64, error) {
 	return (r + 2*math.Sqrt(r*l)) * (1 + eightRoundings), nil
 }
 
-// Tight returns the best ε that follows from ρ alone, rounded up: the curve αρ
-// converted at its best order. It is below Simple.
+// Tight returns the best ε that follows from ρ alone, rounded up. It converts the curve αρ at its best order. The
+// result is below that of Simple.
 //
 // Source: Canonne, Kamath and Steinke (2020), Proposition 12.
 func (rho ZCDP) Tight(delta float64) (float64, error) {
@@ -40,11 +40,10 @@ func (rho ZCDP) Tight(delta float64) (float64, error) {
 	return Curve{{Kind: KindGaussian, Count: 1, Mu: rho.mu()}}.Epsilon(delta)
 }
 
-// Exact returns the exact ε, rounded up, of the Gaussian mechanism with
-// μ = √(2ρ). It is below Tight.
+// Exact returns the exact ε, rounded up, of the Gaussian mechanism with μ = √(2ρ). The result is below that of Tight.
 //
-// Privacy: it holds only if every composed mechanism is Gaussian. For another mechanism ρ bounds
-// the Rényi divergences but not the curve: use Tight.
+// Privacy: the result holds only if every composed mechanism is Gaussian. For any other mechanism use Tight, because ρ
+// bounds its Rényi divergences but not its exact curve.
 func (rho ZCDP) Exact(delta float64) (float64, error) {
 	if err := rho.check(delta); err != nil {
 		return 0, err
@@ -52,7 +51,7 @@ func (rho ZCDP) Exact(delta float64) (float64, error) {
 	return Epsilon(delta, rho.mu())
 }
 
-// RhoSimple returns the ρ whose Simple is ε, rounded down:
+// RhoSimple is the inverse of Simple. It returns the ρ for which Simple returns ε, rounded down:
 //
 //	ρ = (√(L+ε) − √L)²,  L = log 1/δ
 //

@@ -7,8 +7,8 @@ import (
 	"math/bits"
 )
 
-// maxBands is the largest number p of bands. A step costs O(pD). For a workload that wants
-// many bands, a BLT with a few buffers does better.
+// maxBands is the largest number p of bands. A step costs O(pD). If a workload needs many bands, a BLT with a few
+// buffers is more accurate at a lower cost.
 const maxBands = 256
 
 // banded is a Toeplitz matrix C for which C itself or C⁻¹ has few bands. Its coefficients are integers in units of
@@ -21,8 +21,8 @@ const maxBands = 256
 // weighted mean of the p before it, and C⁻¹ is stable. For bisr, c_t = Σ_k m_k c_{t−k} is positive and decays
 // geometrically. All are valid for every length.
 //
-// bsr and bisr take the first p coefficients of the kernel's square root and of its inverse; banded has those that
-// optimiseBands finds.
+// bsr takes the first p coefficients of the kernel's square root, bisr those of the root's inverse. optimiseBands finds
+// the coefficients of banded.
 //
 // Source: Kalinin, Lampert, "Banded Square Root Matrix Factorization for Differentially Private Model Training", and
 // Kalinin, McKenna, Upadhyay, Lampert, "Back to Square Roots: An Optimal Bound on the Matrix Factorization Error for
@@ -35,8 +35,8 @@ type banded struct {
 	gain    float64 // Σ_t c_t; for bisr only
 }
 
-// rootBands returns the m of bsr (α = ½) and bisr (α = −½) for w. For a window it returns at most as many bands as the
-// window has steps, because the further coefficients of its root change sign.
+// rootBands returns the m_k of bsr (α = ½) or bisr (α = −½) for w. For a window it returns at most as many bands as the
+// window has steps, because later coefficients of the root change sign.
 func rootBands(kind string, w Workload, p int) *Stored {
 	alpha, sign := 0.5, 1.0
 	if kind == "bisr" {
@@ -49,7 +49,7 @@ func rootBands(kind string, w Workload, p int) *Stored {
 	for _, c := range seriesPower(w.Kernel(), alpha, p)[1:] {
 		m := floorFixed(sign * c)
 		if n := len(s.Bands); m == 0 || kind == "bsr" && n > 0 && m >= s.Bands[n-1] {
-			break // the decay is so fast that m_k is below 2⁻⁶⁴
+			break // the coefficients have decayed: m_k is below 2⁻⁶⁴
 		}
 		s.Bands = append(s.Bands, m)
 	}
@@ -83,8 +83,7 @@ func newBanded(s *Stored) (Factorization, error) {
 	return b, err
 }
 
-// validateBands returns an error if the formulas of this file do not hold for the bands of
-// s.
+// validateBands returns an error if the bands of s do not meet the conditions of this file's formulas.
 func (s *Stored) validateBands() error {
 	var errs []error
 	add := func(format string, args ...any) {
@@ -107,7 +106,7 @@ func (s *Stored) validateBands() error {
 	return errors.Join(errs...)
 }
 
-// remainder returns 1 − Σm_k in units of 2⁻⁶⁴: 0 if that is not positive, 2⁶⁴−1 if there are no bands.
+// remainder returns 1 − Σm_k in units of 2⁻⁶⁴. It returns 0 if that is not positive, and 2⁶⁴−1 if there are no bands.
 func (s *Stored) remainder() uint64 {
 	var sum, carry uint64
 	for _, m := range s.Bands {
@@ -124,7 +123,7 @@ func (s *Stored) remainder() uint64 {
 // inverseNorm returns an upper bound on √(Σ_t c_t²), c = 1/(1 − Σ_k m_k x^k).
 //
 // c_t = Σ_k m_k c_{t−k} is summed in units of 2⁻⁶² and rounded up, so that no value is too small; the excess adds up to
-// less than 2⁻⁶² Σc. Once p−1 consecutive values are at most M, the next p−1 are at most M·Σm_k, and so on, so the rest
+// less than 2⁻⁶² Σc. If p−1 consecutive values are at most M, the next p−1 are at most M·Σm_k, and so on. So the rest
 // of the sum is at most (p−1)M²/(1−(Σm)²).
 func inverseNorm(m []Fixed, remainder uint64) float64 {
 	if len(m) == 0 {
@@ -134,7 +133,7 @@ func inverseNorm(m []Fixed, remainder uint64) float64 {
 	c := make([]uint64, len(m))          // the latest values, a ring
 	c[0] = 1 << 62
 	sum := 1.0
-	largest := uint64(0) // of the current block of len(m) values
+	largest := uint64(0) // the largest value in the current block of len(m) values
 	for t := 1; ; t++ {
 		hi := weightedSum(m, c, t)
 		c[t%len(m)] = hi
@@ -151,13 +150,13 @@ func inverseNorm(m []Fixed, remainder uint64) float64 {
 	}
 }
 
-// invertBands returns the coefficients of 1/c, c = 1 + Σ_k m_k x^k, until they are negligible, and an upper bound on
-// Σ|ĉ_t| over all of them.
+// invertBands returns the coefficients ĉ_t of 1/c, c = 1 + Σ_k m_k x^k, until they are negligible. It also returns an
+// upper bound on Σ|ĉ_t| over all coefficients.
 //
-// With the d_k of banded, ĉ_t = Σ_k d_k ĉ_{t−k} for t > p is a weighted mean. Because of Σ_k c_k ĉ_{t−k} = 0, 0 is
-// between the smallest and the largest of p consecutive values. Within p steps each value becomes a mean of the p
-// before with weights of at least d² each, d the smallest d_k. So their range shrinks to 1 − pd² of itself, and the
-// rest of the sum is at most range/d².
+// With the d_k of banded, ĉ_t = Σ_k d_k ĉ_{t−k} for t > p is a weighted mean. Because Σ_k c_k ĉ_{t−k} = 0, zero lies
+// between the smallest and the largest of p consecutive values. Let d be the smallest d_k. Within p steps each value
+// becomes a mean of the p values before, with weights of at least d² each. So the range of the values is multiplied by
+// at most 1 − pd², and the rest of the sum is at most range/d².
 //
 // Errors: coefficients that do not decay within 2²⁶ products.
 func invertBands(m []Fixed) (inverse []float64, sum float64, err error) {
@@ -208,8 +207,9 @@ func (b *banded) Stored() *Stored { return b.stored.Clone() }
 
 // Limits implements Factorization: |w| ≤ |q|·Σ|ĉ|.
 //
-// If C has the bands, s_t is an exact sum of integers, and only its conversion errs. If C⁻¹ has them, the state is q in
-// units of 2⁻²⁰, rounded once a step by at most half a unit; C adds these errors up to 2⁻²¹ Σ_t c_t.
+// If C has the bands, s_t is an exact sum of integers, and the only error is its conversion to float64. If C⁻¹ has
+// them, the state is q in units of 2⁻²⁰, rounded once a step by at most half a unit. C adds these errors up to at most
+// 2⁻²¹ Σ_t c_t.
 func (b *banded) Limits(sd float64) (Limits, error) {
 	if b.stored.Kind == "bisr" {
 		return b.fineLimits(sd, fineUnit)

@@ -49,7 +49,7 @@ func (f *bandedFilter) Next(dst, z []float64) {
 				sum[j] += m * x
 			}
 		}
-		kept := row(depth) // replaces the oldest row, which is not needed any more
+		kept := row(depth) // the place of the oldest row, which is no longer needed
 		in, out := z[first:last], dst[first:last]
 		for j, x := range sum {
 			y := in[j] - x

@@ -8,27 +8,27 @@ import (
 	"github.com/streamdp/streamdp/internal/optimise"
 )
 
-// bandObjective is the function that a C with p bands minimises: the square of its error for sensitivity 1 and noise
-// multiplier 1,
+// bandObjective is the function that the best C with p bands minimises: the square of C's error for sensitivity 1 and
+// noise multiplier 1,
 //
 //	Σ_{k<p} c_k² · Σ_{j<n} b_j²,   b = a/c.
 //
 // The variables are x ∈ ℝ^(p−1), with d_k = e^{x_k}/Σ_i e^{x_i} (x_p = 0) and c_k = 1 − d_1 − … − d_k. Every x gives a
-// matrix that newBanded accepts, with c_k positive and decreasing and a stable inverse.
+// matrix that newBanded accepts: its c_k are positive and decreasing, and its inverse is stable.
 type bandObjective struct {
 	kernel Workload // "sum", "exponential" or "window"
 	length uint64   // n for a sum; other workloads are endless
 }
 
-// Limits of the optimisation, in steps and in bands. For streams longer than p² steps the best bands are nearly equal,
-// and their inverse decays very slowly: finding them would take long, and a BLT is better.
+// These are limits of the optimisation, in steps and in bands. For streams longer than p² steps the best bands are
+// nearly equal, and the inverse decays very slowly. Finding such bands would take long, and a BLT is better.
 const (
 	maxBandTune  = 1 << 20
 	maxBestBands = 64
 )
 
-// newBandedOptimum returns the integers of the best C with c.Bands bands. A sum or mean is
-// optimised for c.Tune or c.Horizon steps, any other workload for an endless stream.
+// newBandedOptimum returns the integers of the best C with cfg.Bands bands. A sum or mean is optimised for cfg.Tune or
+// cfg.Horizon steps, any other workload for an endless stream.
 func newBandedOptimum(cfg Config, w Workload) (*Stored, error) {
 	o := bandObjective{kernel: w.Kernel()}
 	p := cmp.Or(cfg.Bands, defaultBands)
@@ -62,8 +62,8 @@ func newBandedOptimum(cfg Config, w Workload) (*Stored, error) {
 	return s, nil
 }
 
-// optimiseBands minimises o over the matrices with p bands. The search begins at the first p coefficients of the
-// kernel's root. It returns c and the value.
+// optimiseBands minimises o over the matrices with p bands. It returns the best c and its value. The search begins at
+// the first p coefficients of the kernel's root.
 //
 // Cost: 20 to 1000 evaluations of O(Tp), where T is the number of coefficients of 1/c that are not negligible: 0.1 s
 // for 16 bands and 10⁴ steps, 4 s for 32 and 10⁵.
@@ -111,7 +111,7 @@ func bandsOf(x []float64) (c, d []float64) {
 	return c, d
 }
 
-// log returns ln Σc² + ln Σb² at x, +Inf if 1/c does not decay. It writes the gradient to grad unless that is nil.
+// log returns ln Σc² + ln Σb² at x, or +Inf if 1/c does not decay. It writes the gradient to grad unless grad is nil.
 //
 // With ĉ = 1/c and e_j = ∂E/∂ĉ_j, ∂ĉ/∂c_k = −x^kĉ² gives ∂E/∂c_k = −Σ_t u_tĉ_{t−k}, u_t = e_t − Σ_k c_k u_{t+k}. Where
 // ĉ is negligible, b decays as the kernel does, so the rest of E is a multiple of the last square.
@@ -137,8 +137,8 @@ func (o bandObjective) log(x, grad []float64) float64 {
 			u[t] -= c[k] * u[t+k]
 		}
 	}
-	// Turn the derivatives by c into derivatives by d, ∂/∂d_i = −Σ_{k≥i} ∂/∂c_k, and these into derivatives by the
-	// variables.
+	// Turn the derivatives by c into derivatives by d, ∂/∂d_i = −Σ_{k≥i} ∂/∂c_k. Then turn those into derivatives by
+	// the variables.
 	byD := make([]float64, p) // derivatives by d_{i+1}
 	var tail, mean float64
 	for k := p - 1; k >= 1; k-- {
@@ -158,7 +158,7 @@ func (o bandObjective) log(x, grad []float64) float64 {
 	return f
 }
 
-// vanished is the size below which coefficients of 1/c are taken as zero.
+// vanished is the size below which coefficients of 1/c count as zero.
 const vanished = 0x1p-52
 
 // invert returns the coefficients of 1/c until p consecutive ones are negligible, or up to
@@ -185,8 +185,8 @@ func (o bandObjective) invert(c []float64) []float64 {
 	return inverse
 }
 
-// energy returns E = Σ_j b_j² and its derivatives with respect to the coefficients of 1/c. There are as many
-// derivatives as log needs: one for each step up to the length, but at most twice as many as there are coefficients in
+// energy returns E = Σ_j b_j² and its derivatives with respect to the coefficients of 1/c. It returns as many
+// derivatives as log needs: one for each step up to the length, but at most twice the number of coefficients in
 // inverse.
 func (o bandObjective) energy(inverse []float64) (e float64, derivative []float64) {
 	size := 2 * len(inverse)
@@ -228,7 +228,7 @@ func (o bandObjective) energy(inverse []float64) (e float64, derivative []float6
 func (o bandObjective) windowEnergy(size int, at func(int) float64) (e float64, derivative []float64) {
 	width := int(min(o.kernel.Window, uint64(size)))
 	more := float64(o.kernel.Window) - float64(width)
-	b := make([]float64, size+width) // first of the sum, then of the window
+	b := make([]float64, size+width) // first for the sum, then for the window
 	var sum float64
 	for j := range b {
 		sum += at(j)
@@ -241,7 +241,7 @@ func (o bandObjective) windowEnergy(size int, at func(int) float64) (e float64, 
 		e += v * v
 	}
 	e += more * sum * sum
-	// Σ_{t=j}^{j+width−1} 2b_t, from a running sum.
+	// The derivative is Σ_{t=j}^{j+width−1} 2b_t, computed as a running sum.
 	derivative = make([]float64, size)
 	var running float64
 	for t := len(b) - 1; t >= 0; t-- {

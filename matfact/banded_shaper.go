@@ -8,10 +8,10 @@ import (
 	"slices"
 )
 
-// fineUnit is the unit in which the Shaper inside a fineShaper counts, in lattice units.
+// fineUnit is the unit, in lattice units, in which the Shaper inside a fineShaper counts.
 const fineUnit = 0x1p-20
 
-// maxFine is the largest stored number, in units of fineUnit.
+// maxFine is the largest number that a state may contain, in units of fineUnit.
 const maxFine = 1 << 61
 
 // bandedShaper keeps the last p−1 rows of integers. With u_t the row that Push gets at step t, it predicts
@@ -19,8 +19,8 @@ const maxFine = 1 << 61
 //	bsr, banded   s_t = Σ_k m_k u_{t−k}              keeps u
 //	bisr          s_t = ⌊Σ_k m_k q_{t−k} + ½⌋        keeps q_t = u_t + s_t
 //
-// The sum is exact: products of 64-bit integers in 128 bits. For bisr, C⁻¹q = u would hold exactly without the
-// rounding; all roundings together change s by less than half of Σ_t c_t units.
+// The sum is exact: products of 64-bit integers in 128 bits. For bisr, C⁻¹q = u would hold exactly without rounding.
+// All roundings together change s by less than ½·Σ_t c_t units.
 type bandedShaper struct {
 	bands       []Fixed
 	inverse     bool // keeps q, not u
@@ -78,7 +78,7 @@ func (s *bandedShaper) Push(u []int64) {
 	s.predict()
 }
 
-// row returns the memory for the row of step t+1. It is empty if there are no bands.
+// row returns the memory for the row of step t+1. The result is empty if there are no bands.
 func (s *bandedShaper) row(t uint64) []int64 {
 	depth := uint64(len(s.bands))
 	if depth == 0 {
@@ -87,7 +87,7 @@ func (s *bandedShaper) row(t uint64) []int64 {
 	return s.ring[int(t%depth)*s.dim:][:s.dim]
 }
 
-// predict sets next from the rows.
+// predict computes next from the rows in the ring.
 func (s *bandedShaper) predict() {
 	for first := 0; first < s.dim; first += block {
 		last := min(first+block, s.dim)
@@ -121,8 +121,8 @@ func accumulate(sum []int128, x []int64, m uint64) {
 	}
 }
 
-// AppendBinary implements Shaper. The state has the form of a buffered shaper's state, with the rows, oldest first,
-// instead of buffers.
+// AppendBinary implements Shaper. The state has the form of a bufferedShaper's state, but contains the rows, oldest
+// first, instead of buffers.
 func (s *bandedShaper) AppendBinary(b []byte) ([]byte, error) {
 	rows := min(s.step, uint64(len(s.bands)))
 	b = slices.Grow(b, shaperHeader+8*int(rows)*s.dim)

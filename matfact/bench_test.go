@@ -11,7 +11,7 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/rival"
 )
 
-// The rival of the benchmarks below draws the same number of Gaussians, without any protection, by NormFloat64 on
+// The benchmarks below have one rival. It draws the same number of Gaussians, without any protection, by NormFloat64 on
 // ChaCha8.
 
 // BenchmarkFilter measures a step in float64 without the draw.

@@ -7,8 +7,8 @@ import "math"
 // C is Toeplitz with c_0 = 1 and c_j = Σ_i ω_i θ_i^(j−1), so that C⁻¹ needs one buffer of the size of a row for each
 // θ_i. The column norm is √S(∞), S(∞) = Σ_j c_j² over all j. It is finite, so C is valid on a stream of any length. For
 // sums and means the error is minimised at the length c.Tune or c.Horizon; far beyond that length it grows like √t. For
-// exponential weights and windows the error of an endless stream is minimised. With c.Participation, the largest norm
-// that one person's rows can have together replaces the column norm.
+// exponential weights and windows the error of an endless stream is minimised. If c.Participation is set, the column
+// norm is replaced by the largest joint norm of one person's columns.
 func newBLT(c Config, w Workload) (*Stored, error) {
 	length := c.Tune
 	if length == 0 {
@@ -40,8 +40,8 @@ func newBLT(c Config, w Workload) (*Stored, error) {
 
 // storeBLT rounds a BLT to the integers Θ_i = ⌊2⁶⁴θ_i⌋, Ω_i = ⌊2⁶⁴ω_i⌋. From then on C is the matrix of these integers.
 //
-// If fewer buffers would be enough, for example for short windows, the optimiser lets the weight of a buffer go to 0,
-// or makes two buffers equal. storeBLT drops a buffer that adds less than 10⁻⁹ to the norm of a column, ω_i/√a_i,
+// If fewer buffers are enough, for example for short windows, the optimiser lets the weight of a buffer go to 0, or
+// makes two buffers equal. Buffer i adds ω_i/√a_i to the norm of a column. storeBLT drops it if that is less than 10⁻⁹,
 // because it would make the modes ill-conditioned.
 func storeBLT(a, ahat []float64) *Stored {
 	omega := residues(ahat, a)
@@ -60,7 +60,7 @@ func storeBLT(a, ahat []float64) *Stored {
 	return s
 }
 
-// floorFixed returns ⌊2⁶⁴x⌋ for x in [0, 1), 0 for smaller and 2⁶⁴−1 for larger x. The product is exact.
+// floorFixed returns ⌊2⁶⁴x⌋ for x in [0, 1), 0 for smaller x, and 2⁶⁴−1 for larger x. The product is exact.
 func floorFixed(x float64) Fixed {
 	switch {
 	case !(x > 0):

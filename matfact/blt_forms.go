@@ -2,14 +2,15 @@ package matfact
 
 import "math"
 
-// The closed forms of a buffered linear Toeplitz matrix (BLT). In the paper's notation it has the generating functions
+// This file has the closed forms of a buffered linear Toeplitz matrix (BLT). In the paper's notation a BLT has the
+// generating functions
 //
 //	c(x)   = Π_i (1−θ̂_i x)/(1−θ_i x) = 1 + Σ_i ω_i x/(1−θ_i x)      of C
 //	1/c(x)                            = 1 + Σ_i ω̂_i x/(1−θ̂_i x)     of C⁻¹
 //
-// This file holds it in gap form, a_i = 1−θ_i and â_i = 1−θ̂_i, because the best decays are as close to 1 as 1−10⁻⁹.
-// All functions in this file compute in float64, for optimising and planning. Neither releases nor privacy depend on
-// them.
+// This file represents a BLT by its gaps, a_i = 1−θ_i and â_i = 1−θ̂_i, because the best decays are as close to 1 as
+// 1−10⁻⁹. All functions in this file compute in float64, for optimising and planning. Neither releases nor privacy
+// depend on them.
 //
 // Source: Dvijotham, McMahan, Pillutla, Steinke, Thakurta, "Efficient and Near-Optimal Noise Generation for Streaming
 // Differential Privacy". The gap form, and the sums without cancellation that follow from it, are derived in
@@ -69,9 +70,8 @@ func geometric(delta, n float64) (g, dg float64) {
 // gapProduct returns p+q−pq = 1 − (1−p)(1−q).
 func gapProduct(p, q float64) float64 { return p + q*(1-p) }
 
-// energy returns Σ_ik b_i b_k G(D_ik, n), D_ik = p_i+p_k−p_ip_k: the sum of the first n
-// squares of Σ_i b_i (1−p_i)^m. It adds the partial derivatives with respect to b and to p
-// to the slices db and dp, unless they are nil.
+// energy returns the sum of the first n squares of Σ_i b_i (1−p_i)^m, which is Σ_ik b_i b_k G(D_ik, n) with D_ik =
+// p_i+p_k−p_ip_k. It adds the partial derivatives with respect to b and p to the slices db and dp, unless they are nil.
 func energy(b, p []float64, n float64, db, dp []float64) float64 {
 	var q float64
 	for i := range b {
@@ -90,8 +90,8 @@ func energy(b, p []float64, n float64, db, dp []float64) float64 {
 	return q
 }
 
-// chainRule turns derivatives with respect to the residues b(r, p), and explicit
-// ones with respect to p, into total derivatives with respect to r and p:
+// chainRule computes total derivatives with respect to r and p. It takes the derivatives with respect to the residues
+// b(r, p) and the explicit derivatives with respect to p, and uses
 //
 //	∂ ln b_i/∂r_j = 1/(r_j−p_i)
 //	∂ ln b_i/∂p_i = −Σ_j 1/(r_j−p_i) + Σ_{l≠i} 1/(p_l−p_i)
@@ -130,9 +130,8 @@ func sensitivity(a, ahat []float64, n float64, grad bool) (s float64, da, dahat 
 	return s, da, dahat
 }
 
-// squaredError returns E(n) = Σ_{j<n} b_j² for the workload 1/(1−(1−a₀)x). If window > 0
-// (and a₀ = 0), it returns instead the limit for n → ∞ of the error of a sum over the last
-// window steps,
+// squaredError returns E(n) = Σ_{j<n} b_j² for the workload 1/(1−(1−a₀)x). If window > 0 (then a₀ = 0), it returns the
+// error of a sum over the last W = window steps instead, in the limit n → ∞,
 //
 //	E(W) + Σ_{i,k≥1} κ_iκ_k / D_ik,   κ_i = β_i (1 − (1−â_i)^W),
 //

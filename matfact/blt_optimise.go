@@ -7,20 +7,20 @@ import (
 	"github.com/streamdp/streamdp/internal/optimise"
 )
 
-// bltObjective is the function that a BLT minimises: S·E, or P²·E for persons, the square of its error for sensitivity
-// 1 and noise multiplier 1.
+// bltObjective is the function that the best BLT minimises: S·E, or P²·E for persons. It is the square of the BLT's
+// error for sensitivity 1 and noise multiplier 1.
 type bltObjective struct {
 	pole   float64 // a₀ of the workload 1/(1−(1−a₀)x)
 	sens   float64 // length n of S(n); +Inf: valid for every length
 	length float64 // length n of E(n); may be +Inf if pole > 0
-	window float64 // > 0: the workload is a sum over that many steps, n = ∞, and length is unused
-	// count and separation are k and b of a person's rows. With count > 1, P²(k, b) at infinite height replaces S.
+	window float64 // if > 0, the workload is a sum over this number of steps, n = ∞, and length is unused
+	// count and separation are the k and b of a person's rows. If count > 1, P²(k, b) at infinite height replaces S.
 	count, separation float64
 }
 
 // starts returns the points at which the search begins. For single rows one is enough, except for windows of about ten
-// steps. For persons the optimum may be at the time scale of the stream, of a person's rows, or between. Nine starts
-// come within 10⁻³ of the best known error, up to 10⁷ steps.
+// steps. For persons the optimum may be at the time scale of the stream, at that of a person's rows, or between the
+// two. With nine starts the error is within 10⁻³ of the best known, up to 10⁷ steps.
 func (o bltObjective) starts(buffers int) (list [][]float64) {
 	scale := o.length
 	switch {
@@ -42,15 +42,15 @@ func (o bltObjective) starts(buffers int) (list [][]float64) {
 	return list
 }
 
-// optimiseBLT minimises o over the BLTs with the given number of buffers. It returns the gaps a and â, interlaced a₁ <
-// â₁ < a₂ < … < â_d ≤ 1, and the value of o.
+// optimiseBLT minimises o over the BLTs with the given number of buffers. It returns the gaps a and â and the value of
+// o. The gaps are interlaced: a₁ < â₁ < a₂ < … < â_d ≤ 1.
 //
 // Interlacing makes all ω_i > 0 and all ω̂_i < 0. The variables x ∈ ℝ^2d guarantee it:
 //
 //	q₁ = x₁,  q_m = q_{m−1} + exp(x_m),  (a₁, â₁, a₂, …)_m = 1/(1 + exp(−q_m)),
 //
-// so BFGS runs unconstrained, on ln S + ln E with the exact gradient. The cost does not depend on n: 0.2 to 3 ms, for
-// persons up to 40 ms.
+// so BFGS runs without constraints, on ln S + ln E with the exact gradient. The cost does not depend on n: it is 0.2 to
+// 3 ms, for persons up to 40 ms.
 //
 // Errors: no finite value found.
 func optimiseBLT(buffers int, o bltObjective) (a, ahat []float64, value float64, err error) {
@@ -108,8 +108,8 @@ func (o bltObjective) sensitivity(a, ahat []float64, grad bool) (s float64, da, 
 	return sensitivity(a, ahat, o.sens, grad)
 }
 
-// log returns ln S + ln E, or ln P² + ln E, at x, +Inf if that is not finite. It writes the gradient to grad
-// unless that is nil.
+// log returns ln S + ln E, or ln P² + ln E, at x. It returns +Inf if that is not finite. It writes the gradient to grad
+// unless grad is nil.
 func (o bltObjective) log(x, grad []float64) float64 {
 	a, ahat := interlaced(x)
 	s, sa, sahat := o.sensitivity(a, ahat, grad != nil)

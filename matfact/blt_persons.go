@@ -2,17 +2,17 @@ package matfact
 
 import "math"
 
-// The sensitivity of a BLT to all rows of one person, as a differentiable function for the optimiser.
-// docs/theory/matfact.md derives it.
+// This file computes the sensitivity of a BLT to all rows of one person, as a differentiable function for the
+// optimiser. docs/theory/matfact.md derives it.
 
 // personSensitivity returns
 //
 //	P² = k·S(∞) + 2 Σ_i ω_i h_i T_i,   h_i = 1 + θ_i Σ_j ω_j/D_ij,
 //	T_i = Σ_{m=1}^{k−1} (k−m) θ_i^(mb−1),
 //
-// the largest squared norm of k columns of C, any two at least b steps apart, at infinite
-// height. If grad is set, it also returns the derivatives with respect to a and â. The cost
-// depends neither on k nor on b.
+// that is, the largest squared norm of the sum of k columns of C at infinite height, any two of them at least b steps
+// apart. If grad is set, it also returns the derivatives with respect to a and â. The cost depends neither on k nor on
+// b.
 func personSensitivity(a, ahat []float64, k, b float64, grad bool) (p2 float64, da, dahat []float64) {
 	omega := residues(ahat, a)
 	var db, dp []float64

@@ -5,18 +5,18 @@ import (
 	"sort"
 )
 
-// buffered is a C whose columns are sums of geometric sequences with common decays: the identity (no buffers), a BLT
-// (one phase) and the phased scheme (many phases). Stored documents the matrix, docs/theory/matfact.md has the
-// derivations.
+// buffered is a C whose columns are sums of geometric sequences with common decays. It can be the identity (no
+// buffers), a BLT (one phase) or the phased scheme (many phases). Stored documents the matrix; docs/theory/matfact.md
+// has the derivations.
 //
 // In all methods of this type, a product that is added to something is written float64(x*y). The conversion prevents
-// the compiler from fusing multiplication and addition, which it does on some architectures. A fused operation has
+// the compiler from fusing multiplication and addition, as it would on some architectures. A fused operation has
 // different last bits, so the release would differ from the same release made elsewhere.
 type buffered struct {
 	stored  *Stored
 	colNorm float64
 
-	modes   []*modes    // by phase; created when needed
+	modes   []*modes    // one for each phase; created when needed
 	reached *[2]float64 // the results of reach; created when needed
 	chains  []*chain    // by workload, most recently used first
 	scratch walker

@@ -511,8 +511,8 @@ func caseWindowGiven(t *testing.T, c testCase) {
 	near(t, "RowVar", f.RowVar(Workload{Kind: "window", Window: uint64(in.W)}, 1<<40), want.Err2, c.Tol)
 }
 
-// casePhasedErr compares RowVar with reference values that were computed by a float64 recursion. Their error grows in
-// proportion to t (1.1·10⁻⁷ at t = 10¹¹, see TestPhasedExact), and so does the tolerance.
+// casePhasedErr compares RowVar with reference values that were computed by a float64 recursion. The error of these
+// values grows in proportion to t (1.1·10⁻⁷ at t = 10¹¹, see TestPhasedExact), and so does the tolerance.
 func casePhasedErr(t *testing.T, c testCase) {
 	var in struct {
 		T     uint64

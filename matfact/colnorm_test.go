@@ -147,8 +147,8 @@ func checkColNorm(t *testing.T, name string, got float64, square *big.Float) {
 	}
 }
 
-// TestPhasedBorders evaluates columns on both sides of each phase border down to a finite height, by the Shaper:
-// crossing a border must not change a column that began before it, and no column may have a norm above 1.
+// TestPhasedBorders evaluates columns on both sides of each phase border with the Shaper, down to a finite height. A
+// column that began before a border must not change at the border, and no column may have a norm above 1.
 func TestPhasedBorders(t *testing.T) {
 	f := mustNew(t, Config{Kind: "phased"}, Workload{Kind: "sum"})
 	const height, unit = 9000, 1 << 50

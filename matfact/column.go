@@ -6,13 +6,13 @@ import "math/bits"
 // off at the last row.
 type toeplitz interface {
 	Factorization
-	// column returns |c_0| … |c_{n−1}| in units of 2⁻⁶². Each is rounded up by enough that no norm computed from them
+	// column returns |c_0| … |c_{n−1}| in units of 2⁻⁶². Each is rounded up far enough that no norm computed from them
 	// is too small. n is at most the horizon, if there is one.
 	column(n int) []uint64
 	// inverseSeries returns the first n coefficients of C⁻¹, with the same bits on every architecture.
 	inverseSeries(n int) []float64
-	// fineShaper returns a Shaper that counts s and w in any unit that its caller chooses. fineLimits returns its
-	// limits in lattice units; unit is the number of the caller's units in a lattice unit.
+	// fineShaper returns a Shaper whose s and w are in a unit that the caller chooses. fineLimits returns that Shaper's
+	// limits in lattice units; `unit` is the number of the caller's units in one lattice unit.
 	fineShaper(dim int, fingerprint uint64) Shaper
 	fineLimits(sd, unit float64) (Limits, error)
 }
@@ -84,7 +84,7 @@ func (b *buffered) column(n int) []uint64 {
 // ceilColumn converts units of 2⁻⁶⁴ to units of columnUnit, rounded up.
 func ceilColumn(x uint64) uint64 { return x>>2 + (x&3+3)>>2 }
 
-// squares is an exact sum of squares of the integers that column returns.
+// squares is an exact sum of squares, for integers that column returns.
 type squares struct{ top, hi, lo uint64 }
 
 func (e *squares) add(c uint64) {

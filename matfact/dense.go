@@ -20,8 +20,8 @@ const maxDenseHorizon = 300
 // including the workload's row scaling. Its entries below the diagonal are integers in units of 2⁻⁶², and its diagonal
 // is 1/Scales[t].
 //
-// It is for few steps, and for comparison. For sums of 100 steps the error of the square root is within 6 % of that of
-// dense, and so is the error of a BLT.
+// Use it for few steps, and for comparison. For sums of 100 steps the errors of the square root and of a BLT are within
+// 6 % of the error of dense.
 type dense struct {
 	stored  *Stored
 	n       int
@@ -37,7 +37,7 @@ type denseTable struct {
 	rows   [][]float64
 }
 
-// newDenseOptimum returns the integers of the best C for n rows of w.
+// newDenseOptimum computes the best C for n rows of w, and returns its integers.
 func newDenseOptimum(w Workload, n int) (*Stored, error) {
 	best, err := optimise.Dense(workloadRows(w, n), false)
 	if err != nil {
@@ -164,7 +164,7 @@ func (d *dense) NewFilter(dim int) Filter {
 // Limits implements Factorization: |w| ≤ |q|·max_t Σ_j|C⁻¹_tj|.
 func (d *dense) Limits(sd float64) (Limits, error) { return limits(sd, d.reach*(1+0x1p-10), 0, 0) }
 
-// of returns the rows of AC⁻¹ for a kernel, in O(n²) if they are not cached.
+// of returns the rows of AC⁻¹ for a kernel. It takes O(n²) if they are not cached.
 func (d *dense) of(kernel Workload) [][]float64 {
 	const kept = 4
 	for _, t := range d.tables {

@@ -132,8 +132,8 @@ type named struct {
 	Factorization
 }
 
-// factorizations returns one of each kind, and some that no optimiser would find: phases of odd lengths with unrelated
-// weights, and buffers whose modes nearly coincide.
+// factorizations returns one factorization of each kind, and some that no optimiser would find: phases of odd lengths
+// with unrelated weights, and buffers whose modes nearly coincide.
 func factorizations(t testing.TB, horizon uint64) []named {
 	t.Helper()
 	sum, mean := Workload{Kind: "sum"}, Workload{Kind: "mean"}
@@ -288,8 +288,8 @@ func TestVariance(t *testing.T) {
 	}
 }
 
-// TestVarianceHistory computes variances in two orders; the second one begins with far rows and other workloads.
-// Releases state variances, so they must not depend on earlier calls.
+// TestVarianceHistory computes variances in two orders; the second order begins with far rows and other workloads. The
+// results must be the same, because releases state variances, which must not depend on earlier calls.
 func TestVarianceHistory(t *testing.T) {
 	for _, make := range []func() Factorization{
 		func() Factorization { return mustNew(t, Config{Kind: "phased"}, Workload{Kind: "sum"}) },
@@ -312,8 +312,9 @@ func TestVarianceHistory(t *testing.T) {
 	}
 }
 
-// TestPhasedExact compares with the covariance recursion in 80-digit arithmetic on the stored integers, up to 10³ times
-// the length of the table. (The recursion in float64 is wrong by 10⁻⁷ at t = 10¹¹: 133.80953 instead of 133.80955.)
+// TestPhasedExact compares variances with the covariance recursion in 80-digit arithmetic on the stored integers, up to
+// 10³ times the length of the table. (The recursion in float64 is wrong by 10⁻⁷ at t = 10¹¹: 133.80953 instead of
+// 133.80955.)
 func TestPhasedExact(t *testing.T) {
 	sum := mustNew(t, Config{Kind: "phased"}, Workload{Kind: "sum"})
 	mean := mustNew(t, Config{Kind: "phased"}, Workload{Kind: "mean"})

@@ -6,18 +6,18 @@ import (
 )
 
 // The errors in this file are for sensitivity 1 and noise multiplier 1. They include C's column norm, so that
-// factorizations can be compared. To get the standard deviation of a coordinate, multiply by σΔ, the noise multiplier
-// times the sensitivity of one row.
+// factorizations can be compared. To get the standard deviation of a coordinate, multiply an error by σΔ, the noise
+// multiplier times the sensitivity of one row.
 
-// MaxError returns ‖C‖·max_{t≤n} √RowVar(w, t), the largest standard deviation of the first n rows. It evaluates all of
-// them: O(n).
+// MaxError returns ‖C‖·max_{t≤n} √RowVar(w, t), the largest standard deviation in the first n rows. It evaluates every
+// row, in O(n).
 func MaxError(f Factorization, w Workload, n uint64) float64 {
 	worst, _ := rowErrors(f, n, func(t uint64) float64 { return f.RowVar(w, t) })
 	return worst
 }
 
-// RMSE returns ‖C‖·√(Σ_{t≤n} RowVar(w, t)/n), the root of the mean variance of the
-// first n rows. It evaluates all of them: O(n).
+// RMSE returns ‖C‖·√(Σ_{t≤n} RowVar(w, t)/n), the root of the mean variance of the first n rows. It evaluates every
+// row, in O(n).
 func RMSE(f Factorization, w Workload, n uint64) float64 {
 	_, rmse := rowErrors(f, n, func(t uint64) float64 { return f.RowVar(w, t) })
 	return rmse
@@ -33,10 +33,9 @@ func rowErrors(f Factorization, n uint64, variance func(t uint64) float64) (wors
 	return f.ColNorm() * math.Sqrt(worst), f.ColNorm() * math.Sqrt(sum/float64(n))
 }
 
-// Errors returns MaxError and RMSE quickly for any n. Beyond 1024 rows it evaluates only some
-// rows, 512 for each doubling of n, and interpolates the variance linearly between them. The
-// results are off by less than 10⁻⁵, or by 10⁻³ for windows under the phased scheme, whose
-// variance has peaks.
+// Errors returns MaxError and RMSE quickly for any n. Beyond 1024 rows it evaluates only 512 rows for each doubling of
+// n, and interpolates the variance linearly between them. The relative error of the results is less than 10⁻⁵, or 10⁻³
+// for windows under the phased scheme, whose variance has peaks.
 func Errors(f Factorization, w Workload, n uint64) (worst, rmse float64) {
 	if n <= 1024 {
 		return rowErrors(f, n, func(t uint64) float64 { return f.RowVar(w, t) })
@@ -45,7 +44,7 @@ func Errors(f Factorization, w Workload, n uint64) (worst, rmse float64) {
 	for t, at := uint64(1), uint64(0); at < n; t += 1 + t>>9 {
 		t = min(t, n)
 		v := f.RowVar(w, t)
-		// Rows at+1 … t are on the line from last to v.
+		// Rows at+1 … t are interpolated on the line from `last` to v.
 		step := float64(t - at)
 		sum += step*v - (v-last)*(step-1)/2
 		worst, last, at = max(worst, v), v, t
@@ -63,7 +62,7 @@ func Errors(f Factorization, w Workload, n uint64) (worst, rmse float64) {
 //
 //	variance = Σ over the one bits l of t of 2^l/(2^(l+1)−1).
 //
-// There is no Factorization of the tree mechanism, because its C is not square. O(log n).
+// There is no Factorization of the tree mechanism, because its C is not square. Cost: O(log n).
 func TreeError(n uint64, honaker bool) (worst, rmse float64) {
 	if n == 0 {
 		return 0, 0
@@ -74,7 +73,7 @@ func TreeError(n uint64, honaker bool) (worst, rmse float64) {
 		low := rest & -rest
 		top = max(top, treeVar((n&^(2*low-1))|(low-1), honaker))
 	}
-	// In the steps up to n, bit l is set in whole runs of 2^l steps, and in part of one run.
+	// In the steps up to n, bit l is set in complete runs of 2^l steps, and possibly in a part of one more run.
 	var sum float64
 	for l := range bits.Len64(n) {
 		run := uint64(1) << l
@@ -88,7 +87,7 @@ func TreeError(n uint64, honaker bool) (worst, rmse float64) {
 	return norm * math.Sqrt(top), norm * math.Sqrt(sum/float64(n))
 }
 
-// TreeErrorAt returns the error of the same mechanism, for n steps, at step t ≤ n.
+// TreeErrorAt returns the error of the tree mechanism for n steps at step t ≤ n.
 func TreeErrorAt(n, t uint64, honaker bool) float64 {
 	return math.Sqrt(float64(bits.Len64(n-1)+1) * treeVar(t, honaker))
 }
@@ -104,11 +103,12 @@ func treeVar(t uint64, honaker bool) (v float64) {
 	return v
 }
 
-// SumBound returns a lower bound on both errors of n prefix sums, for any C: the trace norm of the matrix over n,
+// SumBound returns a lower bound on MaxError and RMSE of n prefix sums, for any C. It is the trace norm of the matrix
+// of prefix sums, divided by n:
 //
 //	(1/n) Σ_{k=1}^n 1/(2 sin((2k−1)π/(4n+2))).
 //
-// Beyond 10⁵ terms it computes the rest as an integral, exact to 10⁻¹¹.
+// If there are more than 10⁵ terms, it computes the rest as an integral, exact to 10⁻¹¹.
 //
 // For comparison: no result of [New] has a smaller error.
 func SumBound(n uint64) float64 {
@@ -124,7 +124,7 @@ func SumBound(n uint64) float64 {
 	return sum / float64(n)
 }
 
-// ExpOptimum returns the smallest maximal error of any C for exponential weights on an endless stream, (2/π)K(β) =
+// ExpOptimum returns the smallest MaxError of any C, for exponential weights on an endless stream. It is (2/π)K(β) =
 // 1/AGM(1, √(1−β²)) with the complete elliptic integral K of modulus β. The square root attains it.
 //
 // For comparison: no result of [New] has a smaller error.
@@ -139,11 +139,12 @@ func ExpOptimum(decay float64) float64 {
 	return 1 / a
 }
 
-// WindowOptimum returns the smallest maximal error of any C for sums over the last width steps of an endless stream,
+// WindowOptimum returns the smallest MaxError of any C, for sums over the last `width` steps of an endless stream. It
+// is
 //
 //	(1/π) ∫_0^π |sin(width·x/2)/sin(x/2)| dx,
 //
-// by 16-point Gauss–Legendre rules between the zeros of the integrand.
+// computed by 16-point Gauss–Legendre rules between the zeros of the integrand.
 //
 // For comparison: no result of [New] has a smaller error.
 func WindowOptimum(width uint64) float64 {
@@ -162,7 +163,7 @@ func WindowOptimum(width uint64) float64 {
 	return sum / math.Pi
 }
 
-// The positive half of the 16-point Gauss–Legendre rule on [−1, 1].
+// These are the positive nodes of the 16-point Gauss–Legendre rule on [−1, 1], and their weights.
 var (
 	legendreNodes = [8]float64{
 		0.09501250983763744, 0.2816035507792589, 0.45801677765722737, 0.6178762444026438,

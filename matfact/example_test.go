@@ -8,8 +8,8 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// The factorization for running averages of a stream of unknown length, and the noise of three released means for noise
-// multiplier 1, if a row changes by at most 1.
+// This chooses the factorization for running averages of a stream of unknown length. It prints the noise of three
+// released means for noise multiplier 1, if a row changes by at most 1.
 func ExampleNew() {
 	w := matfact.Workload{Kind: "mean"}
 	f, err := matfact.New(matfact.Auto(w, 0), w)
@@ -28,8 +28,8 @@ func ExampleNew() {
 	// step 1000000000: standard deviation 1.1e-08
 }
 
-// Sums over a year of days in which one person has rows in at most 52 steps, 7 days apart. The matrix that is best for
-// single rows has much more noise for persons.
+// These are daily sums over a year in which one person has rows in at most 52 steps, 7 days apart. The matrix that is
+// best for single rows has much more noise for persons.
 func ExampleSensitivity() {
 	w, person := matfact.Workload{Kind: "sum"}, matfact.Participation{Count: 52, Separation: 7}
 	for _, c := range []matfact.Config{matfact.AutoPersons(w, 364, person), matfact.Auto(w, 364), {Kind: "identity"}} {
@@ -52,8 +52,8 @@ func ExampleSensitivity() {
 	// identity: 1 for one row, 7.211 for a person, error at the end 138
 }
 
-// A simulated stream of exponentially weighted sums: its noise has the standard
-// deviation that RowVar states, 37 % less than that of independent noise.
+// This simulates a stream of exponentially weighted sums. The noise has the standard deviation that RowVar states, 37 %
+// less than that of independent noise.
 func ExampleFactorization_newFilter() {
 	w := matfact.Workload{Kind: "exponential", Decay: 0.9}
 	for _, c := range []matfact.Config{{Kind: "identity"}, matfact.Auto(w, 0)} {
@@ -86,7 +86,7 @@ func ExampleFactorization_newFilter() {
 	// blt: simulated 1.4, stated 1.5
 }
 
-// The release path of one step: the caller draws, rounds and pushes. Here the draw is a constant; package dp draws
+// This is how one step is released: the caller draws, rounds and pushes. Here the draw is a constant; package dp draws
 // noise that protects data.
 func ExampleShaper() {
 	w := matfact.Workload{Kind: "sum"}

@@ -4,14 +4,14 @@ package matfact
 //
 //	y = r(z − Σ_j κ_j²u_j),   u_j ← (1−â_j)u_j + z
 //
-// with u = c/κ. No output is fed back, so rounding errors do not add up over time. A gap â below 2⁻²⁴ multiplies u
-// directly, because 1−â would lose its digits. A new phase converts u to its own modes. The rows are within 10⁻⁸ of the
-// exact ones over 10⁹ steps; float32 would not be accurate enough.
+// with u = c/κ. No output is fed back, so rounding errors do not add up over time. If a gap â is below 2⁻²⁴, u is
+// multiplied by â itself, because 1−â would lose its digits. When a new phase begins, u is converted to its modes. The
+// rows are within 10⁻⁸ of the exact ones over 10⁹ steps; float32 would not be accurate enough.
 type bufferedFilter struct {
 	matrix *buffered
 	modes  *modes
 	weight []float64 // κ²
-	decay  []float64 // 1−â of the modes with large gaps, which come first
+	decay  []float64 // 1−â of the modes with large gaps; these modes come first
 	phase  int
 	step   uint64
 	dim    int
@@ -22,14 +22,14 @@ type bufferedFilter struct {
 // NewFilter implements Factorization.
 func (b *buffered) NewFilter(dim int) Filter {
 	checkDim(dim)
-	own := *b // enter adds modes, so do not share them
+	own := *b // a copy, because enter adds modes, which must not be shared
 	own.modes = make([]*modes, len(b.modes))
 	f := &bufferedFilter{matrix: &own, dim: dim, copied: make([]float64, min(block, dim))}
 	f.enter(0)
 	return f
 }
 
-// enter begins phase p. With c_j = κ_ju_j, the new coordinates are c' = Rc.
+// enter begins phase p: it converts the state to the modes of p. With c_j = κ_ju_j, the new coordinates are c' = Rc.
 func (f *bufferedFilter) enter(p int) {
 	next := f.matrix.mode(p)
 	state := make([][]float64, len(next.gap))
@@ -64,7 +64,7 @@ func (f *bufferedFilter) Next(dst, z []float64) {
 		f.enter(p)
 	}
 	dst, z = dst[:f.dim], z[:f.dim]
-	// dst may be z. Keep a copy of z if it must be read a second time.
+	// dst may be z, so keep a copy of z if it must be read a second time.
 	again := len(f.state) > 1 && (len(f.state) != len(f.decay) || len(f.state) != 2 && len(f.state) != 4)
 	for first := 0; first < f.dim; first += block {
 		last := min(first+block, f.dim)
@@ -106,7 +106,7 @@ func filter1(out, base, z, u []float64, w, a float64) {
 	}
 }
 
-// filter2 advances modes first and first+1 by one step.
+// filter2 advances the modes numbered `first` and `first`+1 by one step.
 func filter2(out, base, z []float64, u [][]float64, w, d []float64, first int) {
 	n := len(z)
 	u0, u1 := u[0][first:first+n], u[1][first:first+n]
@@ -121,7 +121,7 @@ func filter2(out, base, z []float64, u [][]float64, w, d []float64, first int) {
 	}
 }
 
-// filter4 advances four modes.
+// filter4 advances the four modes from number `first` on by one step.
 func filter4(out, base, z []float64, u [][]float64, w, d []float64, first int) {
 	n := len(z)
 	u0, u1, u2, u3 := u[0][first:first+n], u[1][first:first+n], u[2][first:first+n], u[3][first:first+n]

@@ -8,14 +8,14 @@ import (
 	"slices"
 )
 
-// rows is a lower triangular C in integers, for a known number of steps.
+// rows is a lower triangular C in integers. It has a known number of steps.
 type rows interface {
 	// row returns C_t1 … C_t,t−1 of step t ≥ 1 in units of 2⁻⁶², and 1/C_tt.
 	row(t int) (before []int64, scale float64)
 }
 
-// historyShaper keeps all rows. At every step it computes the sums from all of them, exactly: products of 63-bit
-// integers in 128 bits. Predict errs only by the conversion to float64.
+// historyShaper keeps all rows. At every step it computes the sums over all of them, exactly: products of 63-bit
+// integers in 128 bits. The only error of Predict is the conversion to float64.
 type historyShaper struct {
 	rows        rows
 	horizon     int
@@ -57,7 +57,7 @@ func (s *historyShaper) Push(w []int64) {
 	s.predict()
 }
 
-// predict sets next to Σ_{j<t} C_tj w_j for the next step t, and sets scale. After the last step it does nothing.
+// predict sets next to Σ_{j<t} C_tj w_j for the next step t, and sets scale. After the last step predict does nothing.
 func (s *historyShaper) predict() {
 	steps := len(s.past) / s.dim
 	if steps == s.horizon {
@@ -83,7 +83,7 @@ func (s *historyShaper) predict() {
 	convert(s.next, s.sum)
 }
 
-// AppendBinary implements Shaper. The state has the form of a buffered shaper's state, with all rows instead of
+// AppendBinary implements Shaper. The state has the form of a bufferedShaper's state, but contains all rows instead of
 // buffers.
 func (s *historyShaper) AppendBinary(b []byte) ([]byte, error) {
 	steps := len(s.past) / s.dim

@@ -8,7 +8,7 @@ import (
 // maxDraw bounds |Z|: the Gaussians of package dp are below 13.3.
 const maxDraw = 14
 
-// maxState bounds |s_i| in lattice units, so that a sum of maxDecays of them fits 128 bits.
+// maxState bounds |s_i| in lattice units, so that a sum of maxDecays such numbers fits 128 bits.
 const maxState = 1 << 58
 
 // maxNoise bounds everything that is converted to float64 and rounded there.
@@ -16,15 +16,16 @@ const maxNoise = 1 << 51
 
 // Limits implements Factorization.
 //
-// W solves CW = Q with |q_t| ≤ 14·sd + 2: the draw, half a unit of rounding times 1/r ≤ 1, and Limits.Rounding ≤ 1. For
-// |q| ≤ 1 mode j is at most b_j ← (1−g)b_j + gκ_j/â_j after n steps of a phase, g = 1−(1−â_j)ⁿ, and never more than
-// max(b_j, κ_j/â_j) in between; R converts the bounds to the next phase. Hence |1ᵀs| ≤ Σκ_jb_j, |w| ≤ r(1 + |1ᵀs|),
-// |s_i| ≤ ω_iΣ_j κ_jb_j/|â_j−a_i|. For a BLT this gives |w| < 2·|q|.
+// W solves CW = Q with |q_t| ≤ 14·sd + 2. The bound on q_t is the sum of the draw, of half a unit of rounding times 1/r
+// ≤ 1, and of Limits.Rounding ≤ 1. Let |q| ≤ 1, and let b_j bound mode j at the beginning of a phase. After n steps of
+// the phase the bound is b_j ← (1−g)b_j + gκ_j/â_j, g = 1−(1−â_j)ⁿ. In between it is at most max(b_j, κ_j/â_j). R
+// converts the bounds to the next phase. Hence |1ᵀs| ≤ Σκ_jb_j, |w| ≤ r(1 + |1ᵀs|), |s_i| ≤ ω_iΣ_j κ_jb_j/|â_j−a_i|.
+// For a BLT this gives |w| < 2·|q|.
 func (b *buffered) Limits(sd float64) (Limits, error) { return b.fineLimits(sd, 1) }
 
 func (b *buffered) fineLimits(sd, unit float64) (Limits, error) {
 	noise, state := b.reach()
-	// The floor takes less than one unit of 2⁻⁶⁴ from each buffer in each step.
+	// In each step, rounding down takes less than one unit of 2⁻⁶⁴ from each buffer.
 	var floor float64
 	for _, d := range b.stored.Decay {
 		floor += 0x1p-64 / d.gap()
@@ -49,8 +50,8 @@ const margin = 1 + 0x1p-20
 // roundUp times a column norm is at least the exact norm: float64 sums and roots err by much less than this factor.
 const roundUp = 1 + 0x1p-40
 
-// limits returns the Limits, given the largest |w| and |s_i| for |q| ≤ 1 and the error of the state, in lattice units.
-// It returns an error if |s_i| may exceed 2⁵⁷.
+// limits returns the Limits for noise of standard deviation sd. `noise` and `state` are the largest |w| and |s_i| for
+// |q| ≤ 1, and `floor` is the error of the state, in lattice units. It returns an error if |s_i| may exceed 2⁵⁷.
 func limits(sd, noise, state, floor float64) (Limits, error) {
 	if !(sd >= 0) || math.IsInf(sd, 0) {
 		return Limits{}, fmt.Errorf("noise is %g lattice units, must be finite and at least 0", sd)
@@ -77,7 +78,7 @@ func limits(sd, noise, state, floor float64) (Limits, error) {
 	return l, nil
 }
 
-// inverseSeries implements toeplitz. It follows the modes of the only phase, whose scale is 1.
+// inverseSeries implements toeplitz. It computes the coefficients from the modes of the only phase, whose scale is 1.
 func (b *buffered) inverseSeries(n int) []float64 {
 	c := make([]float64, n)
 	m := b.mode(0)
@@ -108,11 +109,11 @@ func (b *buffered) reach() (noise, state float64) {
 }
 
 func (b *buffered) farthest() (noise, state float64) {
-	var bound []float64 // of the modes at the beginning of the phase
+	var bound []float64 // a bound on each mode at the beginning of the phase
 	for p, ph := range b.stored.Phases {
 		m := b.mode(p)
 		k := len(m.gap)
-		top := make([]float64, k) // of the modes anywhere in the phase
+		top := make([]float64, k) // a bound on each mode anywhere in the phase
 		if p > 0 {
 			shift, before := b.mode(p-1).shift(m), bound
 			bound = make([]float64, k)

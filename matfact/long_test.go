@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// slow reports whether tests that take long are run as well: with STREAMDP_SLOW=1, which the CI script sets.
+// slow reports whether tests that take long must run: it is true if STREAMDP_SLOW=1, which the CI script sets.
 func slow() bool { return os.Getenv("STREAMDP_SLOW") != "" }
 
 // feedback solves Cy = z for one coordinate by the definition of a buffered C, from its own y: y = r(z − Σs_i), s_i ←
@@ -33,10 +33,10 @@ func (f *feedback) next(z float64) float64 {
 	return y
 }
 
-// TestLongRun runs a stream of sums for 2·10⁵ steps, 10⁷ with STREAMDP_SLOW. The sum of the noise must be equal, to
-// 10⁻⁹, by the Filter, by feedback, and directly from the modes of B = AC⁻¹. The Shaper rounds each row by at most half
-// a lattice unit. The rounding passes through B like the draws, so its sum may differ by eight standard deviations of
-// that; by chance it differs by more with probability 10⁻¹⁴.
+// TestLongRun runs a stream of sums for 2·10⁵ steps, 10⁷ with STREAMDP_SLOW. The sum of the noise is computed by the
+// Filter, by feedback, and directly from the modes of B = AC⁻¹. The three must be equal to 10⁻⁹. The Shaper rounds each
+// row by at most half a lattice unit. The rounding errors pass through B like the draws, so the Shaper's sum may differ
+// by eight standard deviations of the rounding; by chance it differs by more with probability 10⁻¹⁴.
 func TestLongRun(t *testing.T) {
 	steps := uint64(2e5)
 	if slow() {
@@ -144,8 +144,8 @@ func BenchmarkLong(b *testing.B) {
 }
 
 // TestPhasedMonteCarlo compares the exact variance of a released sum with that of 10⁵ coordinates, up to 300 steps, or
-// 10⁴ with STREAMDP_SLOW. An estimate has a standard deviation of 0.45 %; the tolerance is 3 %, which one of them
-// exceeds by chance with probability 10⁻⁹. The seed is fixed.
+// 10⁴ with STREAMDP_SLOW. An estimate has a standard deviation of 0.45 %. The tolerance is 3 %; the probability that
+// some estimate exceeds it by chance is 10⁻⁹. The seed is fixed.
 func TestPhasedMonteCarlo(t *testing.T) {
 	const dim = 100000
 	steps := uint64(300)
@@ -178,8 +178,8 @@ func TestPhasedMonteCarlo(t *testing.T) {
 }
 
 // TestPhasedRatio compares the error of a sum of an endless stream with that of the best Toeplitz matrix for exactly
-// this number of steps, Σ_{j<t} f_j². It is at most 22.4 % larger at every step from 10 to 10⁶, and at most 21 % at
-// powers of ten.
+// this number of steps, Σ_{j<t} f_j². The error may be at most 22.4 % larger at every step from 10 to 10⁶, and at most
+// 21 % at powers of ten.
 func TestPhasedRatio(t *testing.T) {
 	sum := Workload{Kind: "sum"}
 	f := mustNew(t, Config{Kind: "phased"}, sum)

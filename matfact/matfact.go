@@ -1,10 +1,10 @@
-// Package matfact factorizes workloads. A stream of private releases has independent noise in every release, or
-// correlated noise; a factorization says how to correlate it so that the released rows are more accurate. The package
-// is linear algebra: it draws no noise and charges no budget.
+// Package matfact factorizes workloads. The releases of a private stream can have independent or correlated noise. A
+// factorization says how to correlate the noise so that the released rows are more accurate. The package is linear
+// algebra: it draws no noise and charges no budget.
 //
 // For example, a stream releases running sums over 1000 steps. If each step adds independent noise, the last sum
 // contains the noise of 1000 draws. [Auto] chooses a matrix with which later noise cancels most of the earlier noise,
-// at the same guarantee:
+// under the same guarantee:
 //
 //	f, err := matfact.New(matfact.Auto(matfact.Workload{Kind: "sum"}, 1000), matfact.Workload{Kind: "sum"})
 //
@@ -15,12 +15,12 @@
 //
 // with C lower triangular with a positive diagonal and Z independent Gaussians.
 //
-// Privacy: the released rows are a function of CX + Z, computable row by row. So the guarantee equals that of one
-// Gaussian mechanism. It also holds if rows are chosen after seeing earlier releases. If two streams differ in one row
-// by at most Δ (ℓ₂), CX changes by at most Δ·ColNorm, so noise of standard deviation σ·Δ·ColNorm has noise multiplier
-// σ. ColNorm is the largest norm of a column of C, over all columns and all their rows; a column has infinitely many
-// rows unless the factorization has a horizon. A factorization without a horizon stays private on a stream that never
-// ends.
+// Privacy: the released rows are a function of CX + Z that can be computed row by row. So the guarantee equals that of
+// one Gaussian mechanism. It also holds if rows are chosen after seeing earlier releases. If two streams differ in one
+// row by at most Δ (ℓ₂), their CX differ by at most Δ·ColNorm, so noise of standard deviation σ·Δ·ColNorm has noise
+// multiplier σ. ColNorm is the largest norm of a column of C, over all columns and all their rows; a column has
+// infinitely many rows unless the factorization has a horizon. A factorization without a horizon stays private on a
+// stream that never ends.
 //
 // The package builds these matrices C:
 //
@@ -40,13 +40,13 @@
 //	          doubles in length: 17–27 % above the best Toeplitz error of
 //	          every length from 10 to 10¹¹ at once, O(D log t) a step.
 //
-// [Auto] chooses one of them, [AutoPersons] if one person may have many rows. Identity and sqrt are the usual
+// [Auto] chooses one of them. If one person may have many rows, use [AutoPersons]. Identity and sqrt are the usual
 // baselines. For comparison there are the errors of the tree mechanism and lower bounds on the error: [TreeError],
 // [SumBound], [ExpOptimum], [WindowOptimum].
 //
 // A Factorization computes C⁻¹Z in two ways. A Shaper computes in integers, with the same bits on every architecture;
-// use it for everything that is released. A Filter computes in float64, for simulations. The variances have the same
-// bits on every architecture too, because releases state them.
+// use it for everything that is released. A Filter computes in float64, for simulations. Releases state variances, so
+// these too have the same bits on every architecture.
 //
 // Derivations, error tables and the argument for the fixed-point arithmetic are in docs/theory/matfact.md.
 package matfact
@@ -58,8 +58,8 @@ import (
 	"fmt"
 )
 
-// maxBuffers is the largest number of buffers of a BLT: the error with 8 is within 0.5 % of the square root's for 10⁹
-// steps.
+// maxBuffers is the largest number of buffers of a BLT. With 8 buffers the error is within 0.5 % of the square root's
+// for 10⁹ steps.
 const maxBuffers = 8
 
 // defaultBands is the number of bands if none is given.
@@ -70,9 +70,9 @@ type Config struct {
 	// Kind is "identity", "sqrt", "bsr", "bisr", "banded", "dense", "blt" or
 	// "phased". Required; see Auto.
 	Kind string
-	// Horizon is the number of steps of the stream, 0 if it has no end. "sqrt" and "dense" require it, and accept no
-	// further steps. "blt" and "banded" of a sum or mean are tuned for it unless Tune is set. The other kinds ignore
-	// it.
+	// Horizon is the number of steps of the stream, 0 if it has no end. "sqrt" and "dense" require Horizon, and accept
+	// no steps beyond it. "blt" and "banded" of a sum or mean are tuned for Horizon unless Tune is set. The other kinds
+	// ignore it.
 	Horizon uint64
 	// Buffers is the number of buffers of a BLT, 1–8; 0 lets New choose it as Auto does.
 	// It must be 0 for the other kinds.
@@ -80,20 +80,20 @@ type Config struct {
 	// Bands is the number of bands p of "bsr", "bisr" and "banded", including the diagonal: 1–256 or, for "banded",
 	// 1–64; 0 means 16. For a window, p is at most its number of steps. It must be 0 for the other kinds.
 	Bands int
-	// Normalise divides every column of "sqrt", "bsr", "bisr", "banded" or "blt" by its
-	// norm down to row Horizon, which must be at most 65536. That gives up to 6 % less
-	// noise for a stream that ends there. It must be false for the other kinds.
+	// Normalise divides every column of "sqrt", "bsr", "bisr", "banded" or "blt" by its norm down to row Horizon, which
+	// must be at most 65536. That gives up to 6 % less noise for a stream that ends at Horizon. It must be false for
+	// the other kinds.
 	Normalise bool
 	// Tune is the number of steps for which the error of "blt" or "banded" of a sum or mean is minimised; 0 means
 	// Horizon. It does not limit the stream. The other kinds and workloads ignore it.
 	Tune uint64
-	// Participation tunes "blt" for all rows of one person together instead of single rows: it minimises the error
-	// times the Sensitivity for Participation on an endless stream. The zero value, and a Count of 1, stand for single
-	// rows. The other kinds ignore it.
+	// Participation tunes "blt" for all rows of one person together: New minimises the error times the Sensitivity for
+	// Participation on an endless stream. The zero value, and a Count of 1, mean that single rows are protected. The
+	// other kinds ignore it.
 	Participation Participation
-	// Stored is the result of Factorization.Stored at the beginning of the stream. If it is given, New does not
-	// optimise. A restarted stream needs it: on another processor an optimiser may find different last bits, and then
-	// the noise would not match the earlier releases.
+	// Stored is the result that Factorization.Stored returned at the beginning of the stream. If it is given, New does
+	// not optimise. A restarted stream needs it: on another processor an optimiser may find different last bits, and
+	// then the noise would not match the earlier releases.
 	Stored *Stored
 }
 
@@ -114,17 +114,17 @@ func Auto(w Workload, horizon uint64) Config {
 	return c
 }
 
-// personTune is the number of steps for which AutoPersons tunes sums of a stream without end.
+// personTune is the number of steps for which AutoPersons tunes sums if the stream does not end.
 const personTune = 10_000
 
-// AutoPersons returns the default factorization for w if one person may have several rows, as p describes. horizon is
-// the number of steps of the stream, 0 if it has no end.
+// AutoPersons returns the default factorization for w if one person may have several rows. p describes how many, and
+// horizon is the number of steps of the stream, 0 if it does not end.
 //
 //	p.Count 1                        as Auto
 //	rows in every step of a sum      identity: no C has a smaller error at the end
 //	else                             BLT with as many buffers as Auto's, tuned for p
 //
-// For sums of a stream without end the BLT is tuned for 10 000 steps; it is valid for every length.
+// If the stream does not end, the BLT for sums is tuned for 10 000 steps; it is valid for every length.
 func AutoPersons(w Workload, horizon uint64, p Participation) Config {
 	p = p.Within(horizon)
 	switch {
@@ -143,7 +143,8 @@ func AutoPersons(w Workload, horizon uint64, p Participation) Config {
 
 // autoBuffers returns the number of buffers of a BLT for w, tuned for n steps. For a sum it is the smallest number
 // whose error is within 1.5 % of the square root's, where both minimise S(∞)·E(n). TestAuto checks the lengths at which
-// the number changes. For rows of persons the error is within 1 % of the error with 8 buffers: TestPersonBuffers.
+// the number changes. For rows of persons the error is within 1 % of the error with 8 buffers, which TestPersonBuffers
+// checks.
 func autoBuffers(w Workload, n uint64) int {
 	switch w.Kind {
 	case "exponential":
@@ -318,11 +319,11 @@ func (c Config) build(w Workload) (Factorization, error) {
 // banded reports whether the kind uses Bands.
 func (c Config) banded() bool { return c.Kind == "bsr" || c.Kind == "bisr" || c.Kind == "banded" }
 
-// Factorization is a lower triangular matrix C with a positive diagonal. Its coefficients are integers. The results of
-// all methods are computed from them, not from the float64 numbers that an optimiser found.
+// Factorization is a lower triangular matrix C with a positive diagonal. Its coefficients are defined by integers. All
+// methods compute from these integers, not from the float64 numbers that an optimiser found.
 //
-// A Factorization caches intermediate results for its variances, and is not safe for concurrent use. The Shapers and
-// Filters that it makes share nothing with it.
+// A Factorization caches intermediate results of its variances, and is not safe for concurrent use. The Shapers and
+// Filters that it makes share no memory with it.
 type Factorization interface {
 	// Kind returns the Kind that selects the factorization in Config.
 	Kind() string
@@ -352,14 +353,14 @@ type Factorization interface {
 	Stored() *Stored
 }
 
-// Limits are bounds on the numbers of a Shaper at every step, if all draws have |Z| ≤ 14.
-// Both are in lattice units.
+// Limits are bounds on the numbers of a Shaper. They hold at every step, if all draws have |Z| ≤ 14. Both bounds are in
+// lattice units.
 type Limits struct {
 	// Noise is an upper bound on |w|.
 	Noise float64
-	// Rounding is an upper bound on |ŝ_t − s_t|, the difference between the number that Predict returns and the exact
-	// one. The states of two neighbouring streams may be rounded differently: over n steps of D coordinates that adds
-	// 2·Rounding·√(nD) to the sensitivity.
+	// Rounding is an upper bound on |ŝ_t − s_t|, where Predict returns ŝ_t and s_t is the exact number. The states of
+	// two neighbouring streams may be rounded differently: over n steps of D coordinates that adds 2·Rounding·√(nD) to
+	// the sensitivity.
 	Rounding float64
 }
 
@@ -369,11 +370,11 @@ type Limits struct {
 //	w_t = ⌊ r_t(σZ_t/g − s_t) + ½ ⌋           by the caller
 //	Push(w)
 //
-// Privacy: adding w_t to an integer row x_t gives ⌊r_t([Cx]_t + σZ_t/g − Σ_{j<t} C_tj(x_j+w_j)) + ½⌋. That is a
-// function of the real-valued Gaussian mechanism's output and of past releases, so rounding costs no privacy. It holds
-// only if the caller subtracts exactly the s that Predict returned, and pushes exactly the w that it added.
+// Privacy: adding w_t to an integer row x_t gives ⌊r_t([Cx]_t + σZ_t/g − Σ_{j<t} C_tj(x_j+w_j)) + ½⌋. The result is a
+// function of the real-valued Gaussian mechanism's output and of past releases, so rounding costs no privacy. This
+// holds only if the caller subtracts exactly the s that Predict returned, and pushes exactly the w that it added.
 //
-// The state consists of integers, which are converted to float64 with a single rounding. So every architecture gets the
+// The state consists of integers. They are converted to float64 with a single rounding, so every architecture gets the
 // same s.
 //
 // A Shaper is not safe for concurrent use.
@@ -381,8 +382,8 @@ type Shaper interface {
 	// Predict writes s_t of the next step t into s, in lattice units, and returns r_t. It
 	// changes no state.
 	Predict(s []float64) (r float64)
-	// Push ends the step. w is the integer row that the caller used; each entry must be within Limits.Noise. Push
-	// panics beyond the horizon.
+	// Push ends the step. w is the integer row that the caller added to its sums; each entry must be within
+	// Limits.Noise. Push panics beyond the horizon.
 	Push(w []int64)
 	// AppendBinary appends the state. It is as secret as the rows that the
 	// noise hides.
@@ -392,8 +393,8 @@ type Shaper interface {
 	encoding.BinaryUnmarshaler
 }
 
-// Filter computes C⁻¹Z in float64, for reference cases, planning and simulation. It must not
-// protect data: float64 noise, added to data, can reveal them through its last bits.
+// Filter computes C⁻¹Z in float64, for reference cases, planning and simulation. Do not use it to protect data: the
+// last bits of a sum of data and float64 noise can reveal the data.
 //
 // A Filter is not safe for concurrent use.
 type Filter interface {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// TestNewErrors: New reports all faults at once.
+// TestNewErrors checks that New reports all faults at once.
 func TestNewErrors(t *testing.T) {
 	check := func(c Config, w Workload, want ...string) {
 		t.Helper()
@@ -133,7 +133,7 @@ func TestNewErrors(t *testing.T) {
 	stored(&Stored{Kind: "phased", Decay: []Fixed{0, 1 << 63}, Phases: []Phase{good}}, "decay 0", "unstable")
 }
 
-// TestStored: a factorization read back from JSON is the same matrix, and New does not optimise again.
+// TestStored reads a factorization back from JSON. It must be the same matrix, and New must not optimise again.
 func TestStored(t *testing.T) {
 	for _, f := range factorizations(t, 100) {
 		text, err := json.Marshal(f.Stored())
@@ -181,7 +181,8 @@ func TestStored(t *testing.T) {
 	}
 }
 
-// FuzzStored: stored integers give an error or a matrix that works, never a panic, a hang or a NaN.
+// FuzzStored passes arbitrary stored integers to New. The result must be an error or a matrix that works, never a
+// panic, a hang or a NaN.
 func FuzzStored(f *testing.F) {
 	for _, x := range factorizations(f, 20) {
 		text, _ := json.Marshal(x.Stored())
@@ -236,7 +237,7 @@ func TestErrors(t *testing.T) {
 	near(t, "normalised square root, max", MaxError(root, Workload{Kind: "sum"}, 1000), 3.073, 2e-4)
 	near(t, "normalised square root, rmse", RMSE(root, Workload{Kind: "sum"}, 1000), 2.984, 2e-4)
 
-	// Errors, which samples rows, agrees with the functions that evaluate all of them.
+	// Errors evaluates only some rows; it must agree with the functions that evaluate all rows.
 	window := Workload{Kind: "window", Window: 300}
 	for _, w := range []Workload{{Kind: "sum"}, mean, {Kind: "exponential", Decay: 0.999}, window} {
 		for _, c := range []Config{{Kind: "identity"}, {Kind: "phased"}, {Kind: "blt", Tune: 5000},
@@ -254,7 +255,7 @@ func TestErrors(t *testing.T) {
 		}
 	}
 
-	// The tree's errors and the bound for sums, by their definitions.
+	// Compute the tree's errors and the bound for sums by their definitions.
 	for _, honaker := range []bool{false, true} {
 		var top, sum float64
 		for n := uint64(1); n <= 700; n++ {
@@ -282,7 +283,7 @@ func TestErrors(t *testing.T) {
 	}
 	near(t, "SumBound", SumBound(many), bound/many, 1e-10)
 
-	// No C has a smaller error than the bounds; for a window of one step, independent noise attains it.
+	// No C may have a smaller error than the bounds. For a window of one step, independent noise attains the bound.
 	if b := SumBound(1); math.Abs(b-1) > 1e-12 {
 		t.Errorf("SumBound(1) = %g", b)
 	}

@@ -2,9 +2,9 @@ package matfact
 
 import "math"
 
-// modes is one phase of C⁻¹ in a basis in which its buffers do not interact.
+// modes is one phase of C⁻¹, in a basis in which the buffers do not interact.
 //
-// With unit noise z a step of the buffers is y = r(z − 1ᵀs), s ← Θs + Ωy, that is
+// With unit noise z, a step of the buffers is y = r(z − 1ᵀs), s ← Θs + Ωy, that is,
 //
 //	s ← (diag θ − ω1ᵀ)s + ωz,   ω = rΩ.
 //
@@ -14,8 +14,8 @@ import "math"
 //
 //	c = Vᵀ(s/√ω),   c_j ← (1−â_j)c_j + κ_jz,   1ᵀs = κᵀc.
 //
-// The differences â_j−a_i keep full relative accuracy, because each root is solved for as a distance from its nearer
-// pole.
+// The differences â_j−a_i keep full relative accuracy, because the solver's unknown is the distance of a root from its
+// nearer pole.
 type modes struct {
 	scale float64   // r
 	gap   []float64 // â
@@ -90,8 +90,8 @@ func excess(decay []Fixed, omega []float64, origin int, x float64) float64 {
 	return f
 }
 
-// shift returns the matrix R, k'×k, that converts the coordinates of m to those of the next
-// phase: c' = Rc for the same s. Buffers that next adds start empty.
+// shift returns the k'×k matrix R that converts the coordinates of m to those of the next phase: c' = Rc for the same
+// s. The buffers that `next` has in addition start empty.
 func (m *modes) shift(next *modes) []float64 {
 	k, kn := len(m.gap), len(next.gap)
 	r := make([]float64, kn*k)

@@ -10,35 +10,35 @@ import (
 )
 
 // A narrow BLT has 64 bits for each number of its state instead of 128. A step then takes a third of the
-// multiplications and half of the memory. Its rounding error is larger. Limits.Rounding states it, and the calibration
-// of the noise must include it. See docs/theory/matfact.md, §6.
+// multiplications and half of the memory. The rounding error is larger. Limits.Rounding states that error, and the
+// calibration of the noise must include it. See docs/theory/matfact.md, §6.
 
-// Changing these constants, or room, changes the plans of new epochs. An open epoch compares its plan with one made
-// from its configuration, so it may then be refused.
+// If these constants or the method room change, plans change. An open epoch may then be refused, because its recorded
+// plan is compared with a new plan for the same configuration.
 const (
 	// maxFraction and minFraction bound the fractional bits of a narrow state.
 	maxFraction, minFraction = 40, 16
-	// narrowState bounds |s_i|, the sum of all s_i, and their roundings, in units of a narrow state. Only half of the
-	// range of 64 bits is used.
+	// narrowState bounds |s_i|, and the absolute value of the sum of all s_i, including their rounding errors, in units
+	// of a narrow state. Only half of the range of 64 bits is used.
 	narrowState = 1 << 62
-	// leastWeight is the least Ω_i in units of a narrow state: then cutting it to these units changes it by less than a
-	// thousandth.
+	// leastWeight is the least Ω_i in units of a narrow state. Cutting a weight of this size to whole units changes it
+	// by less than a thousandth.
 	leastWeight = 1 << 10
 )
 
-// Narrow returns the factorization f with weights cut to a number of fractional bits. It chooses the largest number for
-// which a 64-bit state cannot overflow with noise of standard deviation sd, in lattice units. It returns nil if f is
-// not a BLT, if its columns are normalised, or if too few bits remain.
+// Narrow returns the factorization f with weights cut to fewer fractional bits. It keeps as many bits as possible such
+// that a 64-bit state cannot overflow with noise of standard deviation sd, in lattice units. It returns nil if f is not
+// a BLT, if its columns are normalised, or if too few bits remain.
 //
-// The result is another matrix than f. Use its ColNorm, variances and Limits instead of those of f. Its Limits return
-// an error for an sd that may overflow the state. It is for single rows: New refuses its integers together with a
-// Participation.
+// The result is a different matrix from f. Use its ColNorm, variances and Limits instead of those of f. Its method
+// Limits returns an error for an sd that may overflow the state. It protects single rows: New refuses its integers
+// together with a Participation.
 func Narrow(f Factorization, sd float64) Factorization {
 	b, ok := f.(*buffered)
 	if !ok || b.stored.Kind != "blt" || b.stored.Fraction != 0 || len(b.stored.Decay) == 0 {
 		return nil
 	}
-	// One per cent covers the effect of cutting the weights on the bounds.
+	// Cutting the weights changes the bounds by less than one per cent.
 	fraction := b.room(1.01 * sd)
 	if fraction < minFraction {
 		return nil
@@ -62,8 +62,8 @@ func Narrow(f Factorization, sd float64) Factorization {
 // room returns the largest number of fractional bits, up to maxFraction, with which the state and its sum cannot
 // overflow with noise of standard deviation sd. It may be negative.
 //
-// With |q_t| ≤ q, |s_i| is at most q·state by reach, and |Σs_i| = |q_t − w_t| at most q(1+noise). The state differs
-// from the exact one by less than Limits.Rounding ≤ 1.
+// Let `noise` and `state` be the results of reach, and |q_t| ≤ q. Then |s_i| is at most q·state, and |Σs_i| = |q_t −
+// w_t| is at most q(1+noise). The state differs from the exact one by less than Limits.Rounding ≤ 1.
 func (b *buffered) room(sd float64) int {
 	noise, state := b.reach()
 	q := float64(maxDraw*sd) + 2
@@ -104,9 +104,9 @@ func (s *Stored) validateNarrow(add func(format string, args ...any)) {
 //
 //	u_i ← ⌊Θ_i u_i⌋ + Ω_i w_t + k_i,   k_i = 2⁶³ − ⌊Θ_i 2⁶³⌋,
 //
-// so that one unsigned multiplication is enough. Without the floors that is s_i ← Θ_i s_i + Ω_i w_t; both floors
-// together err by less than a unit. So s_i differs from Σ_{j≤t} Ω_iΘ_i^(t−j)w_j by less than 1/(1−Θ_i) units, however
-// long the stream is.
+// so that one unsigned multiplication is enough. Without rounding down, the step is s_i ← Θ_i s_i + Ω_i w_t. Both
+// roundings together change s_i by less than a unit. So s_i differs from Σ_{j≤t} Ω_iΘ_i^(t−j)w_j by less than 1/(1−Θ_i)
+// units, however long the stream is.
 //
 // Nothing overflows: Limits bounds s_i and Σs_i. Intermediate sums may wrap around, which is exact modulo 2⁶⁴.
 type narrowShaper struct {
@@ -143,7 +143,8 @@ func newNarrowShaper(s *Stored, dim int, fingerprint uint64) *narrowShaper {
 	return n
 }
 
-// biases returns the sum of the biases of all buffers, modulo 2⁶⁴: bias if their number is odd, else 0.
+// biases returns the sum of the biases of all buffers, modulo 2⁶⁴. The result is `bias` if the number of buffers is
+// odd, otherwise 0.
 func (s *narrowShaper) biases() uint64 { return uint64(len(s.buffers)) * bias }
 
 // Predict implements Shaper.
@@ -152,8 +153,8 @@ func (s *narrowShaper) Predict(dst []float64) (r float64) {
 	return 1
 }
 
-// Push implements Shaper. The last buffer's loop also computes s of the next step and rounds it once to float64: that
-// loop waits for the processor's multiplier, so the conversion takes no extra time.
+// Push implements Shaper. The loop over the last buffer also computes s of the next step, and rounds it once to
+// float64. That loop waits for the processor's multiplier anyway, so the conversion takes no extra time.
 func (s *narrowShaper) Push(w []int64) {
 	w = w[:len(s.next)]
 	end := len(s.buffers) - 1
@@ -175,9 +176,9 @@ func (s *narrowShaper) Push(w []int64) {
 	s.step++
 }
 
-// pushNarrow advances one buffer by one step and adds it to sum. Its loop uses all registers. It handles four numbers
-// per iteration: a multiplication uses the registers of decay and of sum, and the compiler restores them once per
-// iteration.
+// pushNarrow advances one buffer by one step and adds it to sum. Its loop uses all registers. A multiplication
+// overwrites the registers of decay and of sum, and the compiler restores them once per iteration. So each iteration
+// handles four numbers.
 //
 //go:noinline
 func pushNarrow(decay, weight, constant uint64, state []uint64, w []int64, sum []uint64) {
@@ -207,7 +208,8 @@ func pushNarrow(decay, weight, constant uint64, state []uint64, w []int64, sum [
 	}
 }
 
-// pushLast is pushNarrow for the last buffer: instead of adding to sum it writes the total, times unit, to dst.
+// pushLast does for the last buffer what pushNarrow does for the others, but writes the total, times unit, to dst
+// instead of adding to sum.
 //
 //go:noinline
 func pushLast(decay, weight, constant uint64, state []uint64, w []int64, sum []uint64, next []float64, unit float64) {
@@ -237,8 +239,8 @@ func pushLast(decay, weight, constant uint64, state []uint64, w []int64, sum []u
 	}
 }
 
-// narrowVersion is the version of the state, which has the layout of a wide Shaper's state, but 8 bytes for each
-// number.
+// narrowVersion is the version of a narrow state. The state has the layout of a wide Shaper's state, but 8 bytes for
+// each number.
 const narrowVersion = 2
 
 // AppendBinary implements Shaper.

@@ -32,9 +32,9 @@ func narrowed(t *testing.T, sd float64) []named {
 	return list
 }
 
-// TestNarrowExact runs narrow Shapers and exact fractions on the same noise: Gaussian draws, the largest possible
-// draws, and noise that is chosen among 32 neighbours so that the next floors lose the most or the least. Every buffer
-// must keep its own bound, and must not overflow.
+// TestNarrowExact runs narrow Shapers and exact fractions on the same noise. The noise is Gaussian, or the largest
+// possible, or chosen among 32 neighbours such that the next rounding down loses the most or the least. The error of
+// every buffer must be within the buffer's bound, and no buffer may overflow.
 func TestNarrowExact(t *testing.T) {
 	const steps = 600
 	for _, sd := range []float64{1.9 * (1 << 25), 1 << 33} {
@@ -95,15 +95,15 @@ func TestNarrowExact(t *testing.T) {
 					nearest = max(nearest, math.Abs(lost)/bound)
 				}
 			}
-			if nearest < 0.45 { // half of the bound if Θ is odd, because a floor then rounds
+			if nearest < 0.45 { // half of the bound if Θ is odd, because then rounding down always loses something
 				t.Errorf("sd %g, %s: the adversary reaches only %.2f of the bound", sd, f.name, nearest)
 			}
 		}
 	}
 }
 
-// worstOf returns the change of w, 0 to 31, with which the next floor of the slowest buffer loses the most (sign 1) or
-// the least (−1).
+// worstOf returns the number from 0 to 31 to add to w such that the next rounding of the slowest buffer loses the most
+// (sign 1) or the least (sign −1).
 func worstOf(s *narrowShaper, w int64, sign int) int64 {
 	b := &s.buffers[len(s.buffers)-1]
 	high, _ := bits.Mul64(b.decay, b.state[0])
@@ -164,7 +164,8 @@ func TestNarrowRoom(t *testing.T) {
 	}
 }
 
-// TestNarrowWide: Narrow returns nil if no number of fractional bits fits, and for matrices that are not BLTs.
+// TestNarrowWide checks that Narrow returns nil if no number of fractional bits fits, and for matrices that are not
+// BLTs.
 func TestNarrowWide(t *testing.T) {
 	sum := Workload{Kind: "sum"}
 	blt := mustNew(t, Config{Kind: "blt", Tune: 1e5, Buffers: 4}, sum)
@@ -188,8 +189,8 @@ func TestNarrowWide(t *testing.T) {
 	}
 }
 
-// TestNarrowMatrix: cutting the weights changes the error only slightly, and the column norm belongs to the weights
-// after the cut.
+// TestNarrowMatrix checks that cutting the weights changes the error only slightly, and that the column norm belongs to
+// the cut weights.
 func TestNarrowMatrix(t *testing.T) {
 	w := Workload{Kind: "sum"}
 	wide := mustNew(t, Config{Kind: "blt", Tune: 1e5, Buffers: 4}, w)
@@ -210,7 +211,7 @@ func TestNarrowMatrix(t *testing.T) {
 	}
 }
 
-// TestNarrowStored: a stored fraction that does not fit the rest is refused.
+// TestNarrowStored checks that New refuses a stored fraction that does not fit the rest of the integers.
 func TestNarrowStored(t *testing.T) {
 	sum := Workload{Kind: "sum"}
 	good := Narrow(mustNew(t, Config{Kind: "blt", Tune: 1e4, Buffers: 3}, sum), 1<<24).Stored()
@@ -242,8 +243,8 @@ func TestNarrowStored(t *testing.T) {
 	}
 }
 
-// TestNarrowState: a narrow Shaper refuses a state of 128 bits, and a wide Shaper a state of 64 bits, even for the same
-// matrix.
+// TestNarrowState checks that a narrow Shaper refuses a state of 128 bits, and a wide Shaper a state of 64 bits, even
+// for the same matrix.
 func TestNarrowState(t *testing.T) {
 	narrow := Narrow(mustNew(t, Config{Kind: "blt", Tune: 1e4, Buffers: 3}, Workload{Kind: "sum"}), 1<<24).Stored()
 	wide := narrow.Clone()
@@ -304,8 +305,9 @@ func TestPushNarrow(t *testing.T) {
 	}
 }
 
-// TestNarrowPush compares a Shaper with any number of buffers and rows of several blocks with the recursion of
-// narrowShaper for one coordinate after the other, with the biases subtracted from the sum at the end.
+// TestNarrowPush uses Shapers with any number of buffers and rows of several blocks. It compares them with the
+// recursion of narrowShaper, computed for one coordinate after the other, and subtracts the biases from the sum at the
+// end.
 func TestNarrowPush(t *testing.T) {
 	t.Parallel()
 	const sd = 1 << 24

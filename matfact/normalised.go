@@ -6,8 +6,8 @@ import (
 	"math"
 )
 
-// maxNormalised is the longest horizon of normalised columns. Variances cost O(t) a step, and for longer streams the
-// gain is below 4 %.
+// maxNormalised is the longest horizon for which columns can be normalised. Variances cost O(t) a step, and for longer
+// streams the gain is below 4 %.
 const maxNormalised = 1 << 16
 
 // normalised is a Toeplitz C for a stream that certainly ends at step n. Every column is divided by its own norm down
@@ -15,9 +15,10 @@ const maxNormalised = 1 << 16
 //
 //	C' = C·diag(1/r),   r_t² = Σ_{j≤n−t} c_j²,   C'⁻¹ = diag(r)·C⁻¹.
 //
-// Columns near the end are short, so their norms are smaller: without the division, the last rows would cost less than
-// the first and get more noise than they need. r_t is 2²⁰/M_t with an integer M_t, rounded so that no norm exceeds 1.
-// The shaper solves with C'_tj = c_{t−j}M_j2⁻²⁰: it pushes M_t·w_t to the shaper of C, which counts in units of 2⁻²⁰.
+// Columns near the end are short, so their norms are smaller. Without the division, the last rows would cost less than
+// the first, and would get more noise than they need. r_t is 2²⁰/M_t with an integer M_t, rounded so that no norm
+// exceeds 1. The shaper solves with C'_tj = c_{t−j}M_j2⁻²⁰: it pushes M_t·w_t to the shaper of C, which counts in units
+// of 2⁻²⁰.
 type normalised struct {
 	inner   toeplitz
 	stored  *Stored
@@ -86,8 +87,8 @@ func (f *normalised) NewShaper(dim int) Shaper {
 type fineShaper struct {
 	inner  Shaper
 	fine   []int64   // scratch
-	factor []int64   // M by step; nil: 2²⁰ in all steps
-	scale  []float64 // r by step; nil: 1 in all steps
+	factor []int64   // M for each step; nil: 2²⁰ in all steps
+	scale  []float64 // r for each step; nil: 1 in all steps
 	step   int
 }
 
@@ -161,16 +162,16 @@ func (f *normalisedFilter) Next(dst, z []float64) {
 	f.scale = f.scale[1:]
 }
 
-// normalisedTable holds the squared norms of the rows of AC'⁻¹ for one kernel, up to some step, and the entries of the
-// last of these rows.
+// normalisedTable holds the squared norms of the first rows of AC'⁻¹ for one kernel, and the entries of the last of
+// these rows.
 type normalisedTable struct {
 	kernel Workload
 	row    []float64
 	energy []float64
 }
 
-// advance computes the next row: the row before, times the kernel's decay, plus the row of
-// C'⁻¹, minus the row that leaves a window.
+// advance computes the next row of AC'⁻¹. It multiplies the row before by the kernel's decay, adds the row of C'⁻¹, and
+// subtracts the row that leaves a window.
 func (f *normalised) advance(t *normalisedTable) {
 	at := len(t.row)
 	t.row = append(t.row, 0)
@@ -236,7 +237,7 @@ func (f *normalised) CinvVar(t uint64) float64 {
 	return sum * (f.scale[t-1] * f.scale[t-1])
 }
 
-// Cov implements Factorization, in O(u²).
+// Cov implements Factorization. Cost: O(u²).
 func (f *normalised) Cov(w Workload, t, u uint64) float64 {
 	w.must()
 	t, u = min(t, u), max(t, u)

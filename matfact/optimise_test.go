@@ -121,8 +121,8 @@ func TestOptimum(t *testing.T) {
 	}
 }
 
-// TestInterlacing: for all variables of the optimiser, a < â < a < … makes c positive and decreasing, and C⁻¹ negative
-// below its diagonal.
+// TestInterlacing checks, for random variables of the optimiser, that a < â < a < … makes c positive and decreasing,
+// and C⁻¹ negative below its diagonal.
 func TestInterlacing(t *testing.T) {
 	source := rand.New(rand.NewPCG(5, 6))
 	for range 300 {
@@ -155,8 +155,8 @@ func TestInterlacing(t *testing.T) {
 	}
 }
 
-// TestAuto: at the borders of its table, the number of buffers that Auto chooses for a horizon is the smallest within
-// 1.5 % of the square root.
+// TestAuto checks the borders of Auto's table: the number of buffers for a horizon must be the smallest whose error is
+// within 1.5 % of the square root's.
 func TestAuto(t *testing.T) {
 	excess := func(d int, n float64) float64 {
 		_, _, v, err := optimiseBLT(d, bltObjective{sens: math.Inf(1), length: n})
@@ -206,7 +206,8 @@ func TestAuto(t *testing.T) {
 	}
 }
 
-// TestTune: for short and odd lengths, which need fewer buffers than were asked for, the factorization is valid.
+// TestTune uses short and odd lengths, which need fewer buffers than the configuration has. The factorization must be
+// valid.
 func TestTune(t *testing.T) {
 	for _, tune := range []uint64{1, 2, 3, 4, 5, 7, 10, 33, 1 << 62} {
 		for d := range maxBuffers + 1 {
@@ -228,7 +229,7 @@ func TestTune(t *testing.T) {
 	}
 }
 
-// TestTuneBands is TestTune for bands.
+// TestTuneBands does for bands what TestTune does for buffers.
 func TestTuneBands(t *testing.T) {
 	sound := func(c Config, w Workload) {
 		t.Helper()
@@ -275,8 +276,8 @@ func checkSound(t *testing.T, name string, f Factorization) {
 	}
 }
 
-// TestBandedOptimum: no point near the optimum, and no random start, is better than the result of optimiseBands. Its
-// value is the error of the matrix that New builds. bsr and bisr are worse.
+// TestBandedOptimum checks that no point near the optimum, and no random start, is better than the result of
+// optimiseBands. The value must be the error of the matrix that New builds. bsr and bisr must be worse.
 func TestBandedOptimum(t *testing.T) {
 	source := rand.New(rand.NewPCG(7, 8))
 	for _, o := range bandObjectives() {
@@ -318,8 +319,8 @@ func TestBandedOptimum(t *testing.T) {
 	}
 }
 
-// TestDenseOptimum: the error of C equals that of the optimiser and of the factorization that New builds; the bound is
-// a bound; and no other factorization has a smaller error.
+// TestDenseOptimum checks that the error of C equals that of the optimiser and of the factorization that New builds. It
+// must not be below the lower bound, and no other factorization may have a smaller error.
 func TestDenseOptimum(t *testing.T) {
 	for _, n := range []uint64{1, 2, 7, 40} {
 		for _, w := range []Workload{{Kind: "sum"}, {Kind: "mean"}, {Kind: "exponential", Decay: 0.8},

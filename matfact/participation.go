@@ -10,17 +10,17 @@ import (
 type Participation struct {
 	// Count is the largest number of steps in which one person has rows.
 	Count uint64
-	// Separation is the least number of steps between two of these steps; 1 allows consecutive steps.
+	// Separation is the least distance between two of these steps, in steps; 1 allows consecutive steps.
 	Separation uint64
-	// Fixed says that a person's consecutive rows are exactly Separation steps apart, as in training that reads the
-	// same rows in the same order in every epoch.
+	// Fixed says that the distance is always exactly Separation, as in training that reads the same rows in the same
+	// order in every pass.
 	Fixed bool
 	// PerStep is the largest number of a person's rows in one step; 0 means 1.
 	PerStep uint64
 }
 
-// Within returns p for a stream that certainly ends after n steps; n = 0 means that it does not end. In n steps no
-// person has rows in more than 1 + ⌊(n−1)/Separation⌋ of them.
+// Within returns p for a stream that certainly ends after n steps; n = 0 means that the stream does not end. Within n
+// steps, no person has rows in more than 1 + ⌊(n−1)/Separation⌋ steps.
 func (p Participation) Within(n uint64) Participation {
 	if n > 0 && p.Separation > 0 {
 		p.Count = min(p.Count, 1+(n-1)/p.Separation)
@@ -28,7 +28,7 @@ func (p Participation) Within(n uint64) Participation {
 	return p
 }
 
-// validate returns what is wrong with p.
+// validate returns the faults of p.
 func (p Participation) validate() error {
 	if p.Count == 0 || p.Separation == 0 {
 		return fmt.Errorf("participation has count %d and separation %d, both must be at least 1",
@@ -37,13 +37,13 @@ func (p Participation) validate() error {
 	return nil
 }
 
-// Sensitivity returns an upper bound on ‖Σ_{i∈π} C e_i x_iᵀ‖, over all sets π of steps in which one person can have
-// rows and over all x_i that are sums of at most PerStep rows of norm 1. For a single row that is ColNorm. n is the
-// number of steps after which the stream certainly ends, 0 if it does not end. If it ends, columns end at row n, and a
-// person has rows in as many steps as the separation allows, at most p.Count.
+// Sensitivity returns an upper bound on ‖Σ_{i∈π} C e_i x_iᵀ‖. The bound is over all sets π of steps in which one person
+// can have rows, and over all x_i that are sums of at most PerStep rows of norm 1. For a single row the result is
+// ColNorm. n is the number of steps after which the stream certainly ends, 0 if it does not end. If it ends, columns
+// end at row n, and a person has rows in as many steps as the separation allows, at most p.Count.
 //
-// With m = PerStep and X = CᵀC, the exact value is at most m·max_π √(Σ_{i,j∈π} |X_ij|), and equal to it if X ≥ 0. How
-// that is maximised depends on C:
+// With m = PerStep and X = CᵀC, the exact value is at most m·max_π √(Σ_{i,j∈π} |X_ij|), and equals it if X ≥ 0. The
+// method of maximising this depends on C:
 //
 //	non-negative, non-increasing Toeplitz   steps 1, 1+b, 1+2b, …: exact
 //	phased                                  X_ij at lag (j−i)b, for the worst phases
@@ -52,13 +52,14 @@ func (p Participation) validate() error {
 //	                                        all offsets of a fixed one
 //	other                                   Count·ColNorm
 //
-// It is rounded up, by a factor 1+2⁻³⁴ that covers the float64 roundings. A BLT costs O(d²) for d buffers, or
-// O(Count·d²) up to 1000 steps of a stream that ends. The result has the same bits on every architecture for
+// The result is rounded up, by a factor 1+2⁻³⁴ that covers the float64 roundings. Cost for a BLT with d buffers: O(d²),
+// or O(Count·d²) for streams that end within 1000 steps. The result has the same bits on every architecture for
 // "identity", "blt" and "phased".
 //
-// The result is for one matrix. Do not combine the results for two matrices C₁, C₂ in a joint calibration of two arrays
-// in the way two ColNorms are combined: joint sensitivity is convex in the pair of squares, so the true value can
-// exceed the combination. For equal matrices the combination is right. docs/theory/matfact.md has an example.
+// The result is for one matrix. A joint calibration of two arrays may combine two ColNorms, but it must not combine the
+// results of Sensitivity for two matrices C₁ and C₂ in the same way: joint sensitivity is convex in the pair of
+// squares, so the true value can exceed the combination. For equal matrices the combination is right.
+// docs/theory/matfact.md has an example.
 //
 // Errors: a count or separation of 0; n beyond C's horizon.
 func Sensitivity(f Factorization, p Participation, n uint64) (float64, error) {
@@ -100,12 +101,11 @@ func Sensitivity(f Factorization, p Participation, n uint64) (float64, error) {
 	return min(most, math.Sqrt(square)*(1+0x1p-34)*rows), nil
 }
 
-// participation returns the square for phases of buffers. For columns i < j of
-// phases with r, Ω and r', Ω',
+// participation returns the square of Sensitivity for PerStep = 1. For columns i < j, in phases with r, Ω and r', Ω',
 //
 //	X_ij = Σ_i Ω_iΘ_i^(τ−1)/r' + Σ_ik Ω_iΩ'_kΘ_i^τ/(1−Θ_iΘ_k),   τ = j−i
 //
-// falls with τ, and two rows with m−1 others between them are at least mb apart.
+// falls with τ, and two rows with m−1 other rows between them are at least mb steps apart.
 func (b *buffered) participation(p Participation, n uint64) float64 {
 	if ph := b.stored.Phases; len(ph) == 1 {
 		if n > 0 && p.Count <= 1000 {
@@ -115,7 +115,7 @@ func (b *buffered) participation(p Participation, n uint64) float64 {
 	}
 	square := float64(p.Count) * b.colNorm * b.colNorm
 	for m := uint64(1); m < p.Count; {
-		// Lags m … end−1 are all computed as lag m, which can only overstate the sum.
+		// Lags m … end−1 are all treated as lag m, which can only make the sum larger.
 		end := min(p.Count, m+1+m/16)
 		var worst float64
 		for i, first := range b.stored.Phases {
@@ -147,7 +147,7 @@ func (b *buffered) overlap(first, second Phase, lag uint64) float64 {
 	return sum
 }
 
-// equallySpaced returns Σ_{m=1}^{k−1} (k−m)·X(mb) of a BLT, for which X is a sum of geometric sequences.
+// equallySpaced returns Σ_{m=1}^{k−1} (k−m)·X(mb) of a BLT. There X is a sum of geometric sequences.
 func (b *buffered) equallySpaced(p Participation) float64 {
 	ph := b.stored.Phases[0]
 	var sum float64
@@ -171,8 +171,8 @@ func meanGeometric(delta, n float64) float64 {
 	return meanOfSums(delta, n, g)
 }
 
-// meanOfSums returns H(δ, n), given G(δ, n). For small nδ, the closed form would lose digits. There it uses a series
-// whose terms alternate and fall. It ends the series after a positive term, so the result is not too small.
+// meanOfSums returns H(δ, n), given G(δ, n). For small nδ the closed form would lose digits, so meanOfSums uses a
+// series with alternating, falling terms. It ends the series after a positive term, so the result is not too small.
 func meanOfSums(delta, n, g float64) float64 {
 	x := n * delta
 	if x < 1e-2 {
@@ -183,7 +183,7 @@ func meanOfSums(delta, n, g float64) float64 {
 	return (n - float64((1-delta)*g)) / x
 }
 
-// pairs returns Σ_{p,q<k} X of a BLT whose columns end at row n,
+// pairs returns Σ_{p,q<k} X over pairs of the k columns, for a BLT whose columns end at row n, with
 //
 //	X = Σ_{s<h} c_s c_{s+τ},   τ = (q−p)b, h = n − qb the number of rows that both columns have.
 func (b *buffered) pairs(p Participation, n uint64) float64 {
@@ -213,8 +213,8 @@ func (b *buffered) pairs(p Participation, n uint64) float64 {
 	return square
 }
 
-// toeplitzParticipation returns the square if C is Toeplitz with known coefficients that are
-// non-negative and do not increase; otherwise 0.
+// toeplitzParticipation returns the square of Sensitivity for PerStep = 1, if C is Toeplitz and its coefficients are
+// known, non-negative and not increasing. Otherwise it returns 0.
 func toeplitzParticipation(f toeplitz, p Participation, n uint64) float64 {
 	const longest = 1 << 22
 	length := n
@@ -248,8 +248,8 @@ func toeplitzParticipation(f toeplitz, p Participation, n uint64) float64 {
 	return spacedColumns(c, p)
 }
 
-// spacedColumns returns Σ_t (Σ_{j<k} c_{t−jb})², the squared norm of the sum of the columns 1, 1+b, 1+2b, … of a
-// Toeplitz matrix whose columns have only the coefficients c. It returns 0 if c increases somewhere.
+// spacedColumns takes the coefficients c of a Toeplitz matrix; all others are 0. It returns Σ_t (Σ_{j<k} c_{t−jb})²,
+// the squared norm of the sum of the columns 1, 1+b, 1+2b, … It returns 0 if c increases somewhere.
 func spacedColumns(c []float64, p Participation) float64 {
 	for j := 1; j < len(c); j++ {
 		if c[j] > c[j-1] {
@@ -273,14 +273,14 @@ func spacedColumns(c []float64, p Participation) float64 {
 	return square
 }
 
-// significant returns a number of coefficients of C that is enough: those beyond it are 0, or add less than 2⁻⁴⁰ to any
-// sum of products of them.
+// significant returns the number of coefficients of C that matter. Coefficients beyond it are 0, or change a sum of
+// products of coefficients by less than 2⁻⁴⁰.
 func (b *banded) significant() uint64 {
 	p := uint64(len(b.stored.Bands))
 	if p == 0 || b.stored.Kind != "bisr" {
 		return p + 1
 	}
-	// After p values of at most M, the next p are at most MΣm.
+	// If p values are at most M, the next p are at most MΣm.
 	shrink := -math.Log1p(-1 / b.gain)
 	return p * uint64(math.Ceil(60*math.Ln2/shrink))
 }
@@ -302,10 +302,10 @@ func absGram(c [][]float64) [][]float64 {
 	return x
 }
 
-// entries returns the first n rows and columns of C. It gets C⁻¹ by applying the filter to
-// unit vectors, and inverts that.
+// entries returns the first n rows and columns of C. It computes C⁻¹ by applying the filter to unit vectors, and
+// inverts it.
 func entries(f Factorization, n int) [][]float64 {
-	// Rows of C⁻¹, with the unit vectors of all columns as coordinates.
+	// Compute the rows of C⁻¹. Each coordinate of the filter processes the unit vector of one column.
 	filter := f.NewFilter(n)
 	inverse, z := make([][]float64, n), make([]float64, n)
 	for t := range inverse {
@@ -335,9 +335,9 @@ func invertLower(c [][]float64) [][]float64 {
 	return x
 }
 
-// patternBound returns an upper bound on max_π Σ_{i,j∈π} x_ij for x ≥ 0. Let r_i be the largest sum of entries in row i
-// over a pattern; the bound is the largest sum of the r_i over a pattern. For a fixed pattern it returns the maximum
-// itself.
+// patternBound returns an upper bound on max_π Σ_{i,j∈π} x_ij for x ≥ 0. Let r_i be the largest sum, over all patterns,
+// of the entries of row i that a pattern selects. The bound is the largest sum, over all patterns, of the r_i that a
+// pattern selects. If p.Fixed is set, patternBound returns the maximum itself.
 func patternBound(x [][]float64, p Participation) float64 {
 	if p.Fixed {
 		var most float64
@@ -379,10 +379,10 @@ func bestPattern(x []float64, p Participation) float64 {
 	return fewer[0]
 }
 
-// NonNegativeGram reports whether no two columns of C have a negative inner product: CᵀC ≥ 0, entry by entry. Then
+// NonNegativeGram reports whether CᵀC ≥ 0, entry by entry: no two columns of C have a negative inner product. Then
 // equal rows attain Sensitivity, and some mechanisms have tighter bounds. It is true for all matrices without negative
-// entries. It is false, because not proven, for "dense" and for "sqrt" of a window of more than one step, whose
-// coefficients change sign.
+// entries. It is false for "dense" and for "sqrt" of a window of more than one step, whose coefficients change sign:
+// for these it is not proven.
 func NonNegativeGram(f Factorization) bool {
 	switch f := f.(type) {
 	case *dense:

@@ -82,8 +82,8 @@ func eachPattern(n int, p Participation, f func(pattern []int)) {
 	extend(nil, 0)
 }
 
-// TestSensitivityEndless: the formulas for streams without end, and for more rows than the double sum handles, agree
-// with those for many steps.
+// TestSensitivityEndless tests the formulas for streams without end, and for more rows than the double sum handles.
+// They must agree with the formulas for many steps.
 func TestSensitivityEndless(t *testing.T) {
 	for _, f := range factorizations(t, 11) {
 		if f.Horizon() > 0 {

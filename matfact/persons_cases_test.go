@@ -63,7 +63,7 @@ func worstPattern(c [][]float64, p Participation) float64 {
 	return most
 }
 
-// casePersonsToeplitz tests the closed form if it holds, otherwise an upper bound.
+// casePersonsToeplitz tests the closed form where it holds, and otherwise the upper bound.
 func casePersonsToeplitz(t *testing.T, c cases.Case) {
 	var in personCase
 	var want struct {
@@ -92,7 +92,7 @@ func casePersonsToeplitz(t *testing.T, c cases.Case) {
 		t.Errorf("the bound for any matrix is %g, the sensitivity %g", bound, want.Sensitivity)
 	}
 
-	// The same through a factorization, if a kind has these coefficients.
+	// Compute the same through a factorization, if a kind has these coefficients.
 	bands := &Stored{Kind: "bsr"}
 	for _, x := range in.Coefficients[1:] {
 		if x > 0 {
@@ -147,8 +147,8 @@ func casePersonsMatrix(t *testing.T, c cases.Case) {
 	}
 }
 
-// casePersonsTotal: if the number of rows is limited instead of the number of steps, the worst person has rows in as
-// few steps as possible. Counting steps gives an upper bound.
+// casePersonsTotal limits the number of rows instead of the number of steps. Then the worst person has rows in as few
+// steps as possible. Sensitivity counts steps, and must be an upper bound.
 func casePersonsTotal(t *testing.T, c cases.Case) {
 	var in struct {
 		personCase
@@ -230,7 +230,7 @@ func casePersonsBLT(t *testing.T, c cases.Case) {
 	c.Near(t, "P", float64(max(1, in.PerStep))*math.Sqrt(p2), want.Sensitivity)
 }
 
-// casePersonsOptimum: the factorization that New builds may be worse by the tolerance only, and the given buffers must
+// casePersonsOptimum checks that the factorization of New is worse by at most the tolerance, and that the given buffers
 // have the given error.
 func casePersonsOptimum(t *testing.T, c cases.Case) {
 	var in struct {

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestPersonsTable: the table in docs/howto/persons.md equals the noise of the factorizations for persons. To write the
-// table: go test ./matfact -run PersonsTable -update.
+// TestPersonsTable compares the table in docs/howto/persons.md with the noise of the factorizations for persons. This
+// command writes the table: go test ./matfact -run PersonsTable -update.
 func TestPersonsTable(t *testing.T) {
 	t.Parallel()
 	const (

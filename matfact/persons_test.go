@@ -87,7 +87,7 @@ func TestPersonTable(t *testing.T) {
 		{1e4, 1, 10, 33.1}, {1e4, 10, 10, 28.3}, {1e4, 100, 100, 116}, {1e4, 10, 1000, 1027}, {1e4, 1000, 10, 17.3},
 		{1e6, 10, 1000, 2602}, {1e6, 100, 1000, 1886}, {1e6, 1000, 10, 32.9}, {1e6, 1000, 100, 207},
 		{1e6, 1000, 1000, 1073},
-		// Hourly steps of a year.
+		// These are the hourly steps of a year.
 		{8760, 8760, 1, 3.98}, {8760, 720, 12, 19.7}, {8760, 1, 12, 38.5}, {8760, 168, 52, 64.7}, {8760, 1, 52, 143},
 		{8760, 24, 365, 387}, {8760, 1, 365, 774}, {8760, 1, 8760, 8760},
 	} {
@@ -117,7 +117,7 @@ func TestPersonTable(t *testing.T) {
 	}
 }
 
-// TestPersonBuffers: the number of buffers that is enough for single rows is enough for persons.
+// TestPersonBuffers checks that the number of buffers for single rows is enough for persons.
 func TestPersonBuffers(t *testing.T) {
 	for _, n := range []uint64{100, 1e4, 1e6} {
 		for _, p := range []Participation{{Count: 2, Separation: 10}, {Count: 10, Separation: 1},
@@ -140,8 +140,8 @@ func TestPersonBuffers(t *testing.T) {
 	}
 }
 
-// TestAutoPersons tests the choice, and that the optimiser, too, finds the identity if a person may have rows in every
-// step.
+// TestAutoPersons tests the choice of AutoPersons. If a person may have rows in every step, the optimiser must also
+// find the identity.
 func TestAutoPersons(t *testing.T) {
 	sum, exp := Workload{Kind: "sum"}, Workload{Kind: "exponential", Decay: 0.999}
 	ten := Participation{Count: 10, Separation: 5}
@@ -191,8 +191,8 @@ func TestAutoPersons(t *testing.T) {
 	}
 }
 
-// TestPersonSensitivityExact compares Sensitivity of an endless stream with 600-bit arithmetic on the stored integers:
-// it is never below, and never above by more than its margin.
+// TestPersonSensitivityExact compares Sensitivity of an endless stream with 600-bit arithmetic on the stored integers.
+// It must never be too small, and too large by at most its margin.
 func TestPersonSensitivityExact(t *testing.T) {
 	const prec = 400
 	num := func(x float64) *big.Float { return new(big.Float).SetPrec(prec).SetFloat64(x) }
@@ -287,8 +287,8 @@ func TestPersonSensitivityEnds(t *testing.T) {
 	}
 }
 
-// TestPersonSensitivityMonotone: more steps, closer together, more rows a step or a longer stream never have a smaller
-// sensitivity.
+// TestPersonSensitivityMonotone checks that sensitivity never falls with more steps, steps closer together, more rows a
+// step, or a longer stream.
 func TestPersonSensitivityMonotone(t *testing.T) {
 	of := func(f Factorization, p Participation, n uint64) float64 {
 		s, err := Sensitivity(f, p, n)
@@ -329,7 +329,7 @@ func TestPersonSensitivityMonotone(t *testing.T) {
 	}
 }
 
-// TestNonNegativeGram: if NonNegativeGram is true, no inner product of columns is negative.
+// TestNonNegativeGram checks that no inner product of columns is negative if NonNegativeGram is true.
 func TestNonNegativeGram(t *testing.T) {
 	for _, f := range factorizations(t, 40) {
 		n := 40

@@ -7,8 +7,8 @@ import (
 )
 
 // optimisePhase minimises S·E(n) over the weights ω > 0 of buffers with the given gaps a, largest first: the Toeplitz
-// matrix of one phase of the phased scheme. It returns the weights, S = 1 + Σ_ik ω_iω_k/D_ik, the squared norm of a
-// column of infinite height, and the value S·E.
+// matrix of one phase of the phased scheme. It returns three results: the weights; the squared norm of a column of
+// infinite height, S = 1 + Σ_ik ω_iω_k/D_ik; and the value S·E.
 //
 // The variables are ln ω. E follows from the roots â of Σ ω_i/(â−a_i) = 1, where the largest root must stay below 1;
 // its gradient uses ∂â_j/∂ω_i = κ_j²/(â_j−a_i).

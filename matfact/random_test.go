@@ -101,7 +101,7 @@ func TestRandomBands(t *testing.T) {
 	for trial := range 300 {
 		s := &Stored{Kind: []string{"bsr", "bisr", "banded"}[trial%3]}
 		p := 1 + source.IntN(12)
-		// Random shares that add up to less than 1 (bisr), or steps down from 1 to 0.
+		// Draw random shares that add up to less than 1 (bisr), or random steps down from 1 to 0.
 		share, sum := make([]float64, p), 0.0
 		for k := range share {
 			share[k] = math.Exp(-6 * source.Float64())

@@ -2,20 +2,20 @@ package matfact
 
 import "math"
 
-// response computes the variances of a Toeplitz C from the coefficients ĉ of C⁻¹, the response of the noise to a unit
-// draw. Row t of B = AC⁻¹ is b_{t−1} … b_0 with b = aĉ, so
+// response computes the variances of a Toeplitz C. It starts from the coefficients ĉ of C⁻¹, which are the response of
+// the noise to a unit draw. Row t of B = AC⁻¹ is b_{t−1} … b_0 with b = aĉ, so
 //
 //	RowVar(t) = Σ_{j<t} b_j²      Cov(t, u) = Σ_{j<t} b_j b_{j+u−t}.
 //
 // Without a horizon, ĉ_j is 0 beyond the stored coefficients. From there on b is constant for sums, decays with the
 // workload for exponential weights, and returns to 0 for windows. So no row costs more than the number of coefficients.
 //
-// The results are a function of the coefficients and t alone, in operations that have the same bits on every
-// architecture: see buffered.
+// The results depend only on the coefficients and t. All operations have the same bits on every architecture: see
+// buffered.
 type response struct {
 	inverse []float64 // ĉ
 	horizon uint64    // 0: every length
-	series  []*series // by kernel, most recently used first
+	series  []*series // one for each kernel, most recently used first
 }
 
 // Horizon implements Factorization.
@@ -26,15 +26,14 @@ type series struct {
 	kernel Workload
 	b      []float64
 	energy []float64 // Σ_{j<t} b_j² at t
-	// width is the number of steps of a window that is at least as long as b. Up to width, b_j is the last value of b;
-	// after that it falls back to 0, step by step. width is 0 if b holds all values.
+	// width is the number of steps of a window, if that is at least the length of b. Beyond b and up to width, b_j
+	// equals the last value of b; after width it falls back to 0, step by step. width is 0 if b holds all values.
 	width uint64
 	late  []float64 // Σ_{width≤j<width+t} b_j² at t
 	ratio float64   // b_{j+1}/b_j beyond b: 0, or the kernel's decay
 }
 
-// of returns the series of a kernel. It costs O(n) for n coefficients; for a window shorter
-// than that, O(window).
+// of returns the series of a kernel. It costs O(n) for n coefficients, or O(window) for a window shorter than n.
 func (r *response) of(kernel Workload) *series {
 	const kept = 4
 	at := len(r.series)
@@ -127,7 +126,8 @@ func (s *series) at(j uint64) float64 {
 	}
 }
 
-// regular returns the end of the range from j on in which b is geometric, or j if there is no such range.
+// regular returns the end of the range that begins at j and in which b is geometric. It returns j if there is no such
+// range.
 func (s *series) regular(j uint64) uint64 {
 	n := uint64(len(s.b))
 	switch {

@@ -20,7 +20,7 @@ type int128 struct {
 //	s_i ← ⌊Θ_i s_i⌋ + Ω_i w_t      in units of 2⁻⁶⁴,
 //
 // which differs from Σ_{j≤t} Ω_iΘ_i^(t−j)w_j by less than Σ_m Θ_i^m ≤ 1/(1−Θ_i) of those units, however long the stream
-// is; a float64 state would have no such bound. Predict's s_t is Σ_i s_i, converted once.
+// is. A float64 state would have no such bound. Predict returns s_t = Σ_i s_i, converted once.
 //
 // The order of the state is [buffer][coordinate]. A phase with a new buffer allocates it in its first Push, at most 14
 // times in the life of a stream; nothing else allocates.
@@ -35,8 +35,8 @@ type bufferedShaper struct {
 	sum         []int128  // scratch
 }
 
-// block is the number of coordinates for which Push updates all buffers before it continues with the next coordinates,
-// so that their sums stay in the first-level cache.
+// block is the number of coordinates that Push processes at a time. It updates all buffers for one block before it
+// begins the next, so that the sums stay in the first-level cache.
 const block = 256
 
 // NewShaper implements Factorization.
@@ -95,8 +95,8 @@ func (s *bufferedShaper) phaseAfter(t uint64) int {
 func push(state []int128, w []int64, sum []int128, decay, weight uint64) {
 	w, sum = w[:len(state)], sum[:len(state)]
 	for j, s := range state {
-		// ⌊decay·s/2⁶⁴⌋ + weight·w for s = hi·2⁶⁴ + lo. The product treats a negative factor as unsigned, 2⁶⁴ too
-		// large; a correction of the high word undoes that.
+		// Compute ⌊decay·s/2⁶⁴⌋ + weight·w for s = hi·2⁶⁴ + lo. The product treats a negative factor as unsigned, 2⁶⁴
+		// too large. A subtraction from the high word corrects that.
 		hi, lo := bits.Mul64(decay, uint64(s.hi))
 		hi -= decay & uint64(s.hi>>63)
 		low, _ := bits.Mul64(decay, s.lo)
@@ -114,8 +114,8 @@ func push(state []int128, w []int64, sum []int128, decay, weight uint64) {
 	}
 }
 
-// convert converts s to lattice units. The fraction is cut to 53 bits, so that both parts are exact while |s| < 2⁵³,
-// and only their sum is rounded: the error is below 2⁻⁵³ + 2⁻⁵³|s|.
+// convert converts s to lattice units. It cuts the fraction to 53 bits. So both parts are exact while |s| < 2⁵³, and
+// only their sum is rounded: the error is below 2⁻⁵³ + 2⁻⁵³|s|.
 func convert(dst []float64, s []int128) {
 	dst = dst[:len(s)]
 	for j, x := range s {
@@ -123,8 +123,8 @@ func convert(dst []float64, s []int128) {
 	}
 }
 
-// The state, big-endian: version, fingerprint of the matrix, dimension, steps, number of buffers, then hi and lo of
-// every coordinate of every buffer.
+// The serialised state is big-endian: version, fingerprint of the matrix, dimension, steps, number of buffers, then hi
+// and lo of every coordinate of every buffer.
 const (
 	shaperVersion = 1
 	shaperHeader  = 1 + 8 + 8 + 8 + 8

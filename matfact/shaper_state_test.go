@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestShaperLayout: a coordinate's noise does not depend on its neighbours, at
-// dimensions around the block size.
+// TestShaperLayout checks that a coordinate's noise does not depend on other coordinates, at dimensions around the
+// block size.
 func TestShaperLayout(t *testing.T) {
 	for _, f := range factorizations(t, 50) {
 		s, w := []float64{0}, []int64{0}
@@ -98,8 +98,8 @@ func TestShaperFar(t *testing.T) {
 	}
 }
 
-// TestShaperMalformed: a Shaper refuses data that is not a state of its matrix and dimension, and is unchanged
-// afterwards.
+// TestShaperMalformed checks that a Shaper refuses data that is not a state of its matrix and dimension, and is
+// unchanged afterwards.
 func TestShaperMalformed(t *testing.T) {
 	for _, f := range factorizations(t, 50) {
 		shaper := f.NewShaper(2)

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// draw does the caller's part of a step: w = ⌊r(sd·z − s) + ½⌋. float64 is exact enough here: for the tests, a w that
-// is off by one is as good as the right one.
+// draw does the caller's part of a step: w = ⌊r(sd·z − s) + ½⌋. float64 is exact enough for these tests, because they
+// also hold if w is wrong by one.
 func draw(w []int64, z, s []float64, sd, r float64) {
 	for i := range w {
 		w[i] = int64(math.Floor(r*(sd*z[i]-s[i]) + 0.5))
@@ -61,7 +61,7 @@ func (o *oracle) difference(x float64) float64 {
 }
 
 // TestShaperExact runs the Shaper for thousands of steps, with Gaussian draws and with the largest possible draws, and
-// compares it with fractions. The state before its conversion has a separate, much smaller bound.
+// compares it with fractions. The state before its conversion to float64 has a separate, much smaller bound.
 func TestShaperExact(t *testing.T) {
 	const sd = 1 << 27
 	steps := 800
@@ -115,7 +115,7 @@ func TestShaperExact(t *testing.T) {
 	}
 }
 
-// stateError returns the difference of the exact sum of coordinate j's buffers and the computed one.
+// stateError returns the exact sum of coordinate j's buffers less the computed sum.
 func stateError(s *bufferedShaper, o *oracle, j int) float64 {
 	sum := new(big.Int)
 	for _, state := range s.state {
@@ -137,7 +137,7 @@ func stateError(s *bufferedShaper, o *oracle, j int) float64 {
 	return d
 }
 
-// TestRootShaperExact is TestShaperExact for the square root.
+// TestRootShaperExact does for the square root what TestShaperExact does for buffers.
 func TestRootShaperExact(t *testing.T) {
 	const sd, steps = 1 << 27, 400
 	for _, w := range []Workload{{Kind: "sum"}, {Kind: "window", Window: 5}} {
@@ -175,7 +175,7 @@ func TestRootShaperExact(t *testing.T) {
 	}
 }
 
-// TestBandedShaperExact is TestShaperExact for bands, in 3000-bit arithmetic.
+// TestBandedShaperExact does for bands what TestShaperExact does for buffers, in 3000-bit arithmetic.
 func TestBandedShaperExact(t *testing.T) {
 	const steps, precision = 500, 3000
 	sum := Workload{Kind: "sum"}
@@ -228,8 +228,8 @@ func TestBandedShaperExact(t *testing.T) {
 	}
 }
 
-// TestLimitsAttained drives each row to the largest noise that draws of ±14 can give, z_j = 14·sign (C⁻¹)_tj. It must
-// be below Limits.Noise, for a BLT only slightly.
+// TestLimitsAttained drives each row to the largest noise that draws of ±14 can give, z_j = 14·sign (C⁻¹)_tj. The noise
+// must be below Limits.Noise; for a BLT, only slightly below.
 func TestLimitsAttained(t *testing.T) {
 	const n, sd = 300, 1 << 24
 	for _, f := range factorizations(t, n) {
@@ -252,7 +252,8 @@ func TestLimitsAttained(t *testing.T) {
 	}
 }
 
-// TestLimitsErrors: Limits accepts every state that fits its integers, and refuses every other one.
+// TestLimitsErrors checks that Limits accepts the deviations for which a state fits its integers, and returns an error
+// for all others.
 func TestLimitsErrors(t *testing.T) {
 	for _, f := range factorizations(t, 300) {
 		for _, sd := range []float64{0, 1, 1 << 24, 1 << 30, 1 << 36} {
@@ -300,8 +301,8 @@ func TestShaperFilter(t *testing.T) {
 }
 
 // TestMonteCarlo estimates the variance of every row from 50 000 coordinates at once. The standard deviation of an
-// estimate is 0.63 %, the tolerance 4 %: one of these 2640 estimates fails by chance with probability 10⁻⁶. The seed is
-// fixed.
+// estimate is 0.63 %, and the tolerance is 4 %. The probability that one of the 2640 estimates fails by chance is 10⁻⁶.
+// The seed is fixed.
 func TestMonteCarlo(t *testing.T) {
 	const n, dim = 40, 50000
 	if testing.Short() {

@@ -41,7 +41,7 @@ func (f Fixed) gap() float64 { return float64(-f) * 0x1p-64 }
 //	C_jj = 1/r,   C_tj = Σ_i Ω_i Θ_i^(t−j−1)  for t > j.
 //
 // "identity" is one phase without buffers, "blt" one phase with r = 1. "sqrt" has neither decays nor phases: its
-// coefficients follow from workload and horizon, with the same bits on every architecture. "bsr" and "bisr" are
+// coefficients are computed from workload and horizon, with the same bits on every architecture. "bsr" and "bisr" are
 // Toeplitz, with ones on the diagonal and m_k = Bands[k−1]·2⁻⁶⁴:
 //
 //	C_t,t−k = m_k of bsr,   C⁻¹_t,t−k = −m_k of bisr,   0 beyond.
@@ -56,8 +56,8 @@ type Stored struct {
 	Entries Packed    `json:"entries,omitempty"`
 	// Height is the number of rows down to which columns are normalised; 0: columns are not normalised.
 	Height uint64 `json:"height,omitempty"`
-	// Fraction is the number of fractional bits of a 64-bit state, see Narrow; all weights of "blt" are then multiples
-	// of 2^−Fraction. 0: the state has 128 bits.
+	// Fraction is the number of fractional bits of a 64-bit state, see Narrow. Then all weights of "blt" are multiples
+	// of 2^−Fraction. 0 means that the state has 128 bits.
 	Fraction int `json:"fraction,omitempty"`
 }
 
@@ -76,8 +76,8 @@ type Phase struct {
 	Weight []Fixed `json:"weight,omitempty"`
 }
 
-// validate reports all faults in the phases and decays of s, that is, conditions of this package's formulas that do not
-// hold. If it returns nil, C has a finite column norm and a stable inverse, also if s comes from elsewhere.
+// validate reports all faults in the phases and decays of s: conditions of this package's formulas that do not hold. If
+// it returns nil, C has a finite column norm and a stable inverse, even if s does not come from this package.
 func (s *Stored) validate() error {
 	var errs []error
 	add := func(format string, args ...any) {
@@ -123,8 +123,8 @@ func (s *Stored) validate() error {
 			}
 			one += float64(ph.Scale*w.float()) / s.Decay[i].float()
 		}
-		// The largest root of Σ ω_i/(s−a_i) = 1 is at most 1 if and only if Σ ω_i/θ_i ≤ 1. A BLT whose optimum has θ̂ =
-		// 0 has equality.
+		// The largest root of Σ ω_i/(s−a_i) = 1 is at most 1 if and only if Σ ω_i/θ_i ≤ 1. Equality holds for a BLT
+		// whose optimum has θ̂ = 0.
 		if one > roundUp {
 			add("phase %d has an unstable inverse (%g > 1)", p, one)
 		}
@@ -136,7 +136,8 @@ func (s *Stored) validate() error {
 	return errors.Join(errs...)
 }
 
-// fingerprint identifies the matrix in the state of a Shaper, so that a state cannot be continued with another C.
+// fingerprint returns a hash that identifies the matrix. The state of a Shaper contains it, so that a state cannot be
+// continued with another C.
 func (s *Stored) fingerprint() uint64 {
 	h := fnv.New64a()
 	var buf []byte

@@ -17,9 +17,8 @@ const maxSqrtHorizon = 1 << 24
 // root is the Toeplitz square root C = A^½ of a kernel, for a known number of
 // steps. Its coefficients are integers in units of 2⁻⁶².
 //
-// Among all Toeplitz matrices it has the smallest maximal error for that number
-// of steps, Σ_{j<n} c_j² (Dvijotham et al., "Efficient and Near-Optimal Noise
-// Generation for Streaming Differential Privacy"); for exponential weights and
+// Among all Toeplitz matrices it has the smallest MaxError for that number of steps, Σ_{j<n} c_j² (Dvijotham et al.,
+// "Efficient and Near-Optimal Noise Generation for Streaming Differential Privacy"). For exponential weights and
 // windows it is optimal among all matrices as n → ∞.
 type root struct {
 	response
@@ -41,7 +40,7 @@ func newRoot(stored *Stored, w Workload, horizon uint64) (Factorization, error) 
 	}
 	r.reverse = slices.Clone(r.coef[1:])
 	slices.Reverse(r.reverse)
-	// Σ c_j² < 16, so the sum of the squares fits 128 bits and is exact.
+	// Because Σ c_j² < 16, the sum of the squares fits 128 bits and is exact.
 	var hi, lo uint64
 	for _, c := range r.coef {
 		a := uint64(max(c, -c))
@@ -60,8 +59,8 @@ func newRoot(stored *Stored, w Workload, horizon uint64) (Factorization, error) 
 //	1/(1−βx):       c_j = c_{j−1} β (j−1+α)/j
 //	(1−x^W)/(1−x):  from (1−x)(1−x^W) c' = α [1 − x^W − W x^(W−1) (1−x)] c
 //
-// Errors stay below 10⁻¹⁶ for α = ½ and 10⁻¹³ for α = −½ (20 000 terms, W from 1
-// to 5000, against 300 bits).
+// Errors are below 10⁻¹⁶ for α = ½ and below 10⁻¹³ for α = −½, in a comparison with 300-bit arithmetic (20 000 terms, W
+// from 1 to 5000).
 func seriesPower(w Workload, alpha float64, n int) []float64 {
 	c := make([]float64, n)
 	if n == 0 {
@@ -97,8 +96,8 @@ func (r *root) ColNorm() float64 { return r.colNorm }
 func (r *root) Stored() *Stored { return &Stored{Kind: "sqrt"} }
 
 // Limits implements Factorization: |w| ≤ |q|·Σ|ĉ_j|. ĉ is the inverse of the exact root, not of the stored one; a
-// margin covers the difference. If coefficients differ by Σ|e_j| = ε, the sum L changes by less than L²ε/(1−Lε), and Lε
-// < 10⁻⁵.
+// margin covers the difference. If the coefficients of the two roots differ by Σ|e_j| = ε, the sum L = Σ|ĉ_j| changes
+// by less than L²ε/(1−Lε), and Lε < 10⁻⁵.
 func (r *root) Limits(sd float64) (Limits, error) { return r.fineLimits(sd, 1) }
 
 func (r *root) fineLimits(sd, unit float64) (Limits, error) {
@@ -128,7 +127,7 @@ func (r *root) NewShaper(dim int) Shaper {
 }
 
 func (r *root) fineShaper(dim int, fingerprint uint64) Shaper {
-	// The given fingerprint identifies kind and horizon only; add the kernel.
+	// The given fingerprint identifies only kind and horizon, so combine it with the kernel's.
 	return newHistoryShaper(r, len(r.coef), maxFine, fingerprint^kernelHash(r.kernel), dim)
 }
 

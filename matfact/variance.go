@@ -5,8 +5,8 @@ import (
 	"math/bits"
 )
 
-// How variances are computed. The noise of a workload's kernel 1/(1−(1−a₀)x) is a filter of unit noise z with one more
-// state, the kernel's own accumulator P,
+// This is how variances are computed. The noise of a workload with kernel 1/(1−(1−a₀)x) is filtered unit noise z. The
+// filter has the states of C⁻¹ and one more, the kernel's own accumulator P,
 //
 //	P ← (1−a₀)P + y,   y = r(z − κᵀc).
 //
@@ -15,22 +15,22 @@ import (
 //	π ← (1−a₀)π + r(1 − Σ_j κ_j²/(â_j−a₀))z,
 //
 // So the states decay independently, and the covariance that n steps add has a closed form:
-// drive_i·drive_l·(1−(1−D_il)ⁿ)/D_il, D = p+q−pq. Powers are stored as gaps, 1−(1−p)ⁿ, and doubled by g ← g(2−g), which
-// loses no accuracy. For sums every term is positive. If some â_j is near a₀ (which happens for exponential kernels
-// only), its mode stays coupled to π, by λ_j = −rκ_j.
+// drive_i·drive_l·(1−(1−D_il)ⁿ)/D_il, D = p+q−pq. Powers are stored as gaps, 1−(1−p)ⁿ. n is doubled by g ← g(2−g),
+// which loses no accuracy. For sums every term is positive. If some â_j is near a₀ (which happens only for exponential
+// kernels), its mode stays coupled to π, by λ_j = −rκ_j.
 //
-// A variance is computed by walking backwards in time. The wanted rows are linear functionals of the state; going back
-// n steps adds f·Q·gᵀ to the covariance and turns f into fM. A window subtracts the accumulator at its start. At the
-// beginning of a phase, the covariance of the state is known from the phase before.
+// A variance is computed by walking backwards in time. The wanted rows are linear functionals f and g of the state.
+// Going back n steps adds f·Q·gᵀ to the covariance and turns f into fM. For a window, the accumulator at its start is
+// subtracted. At the beginning of a phase, the covariance of the state is known from the phase before.
 //
-// Results are a function of the stored integers and t alone, not of earlier calls, in operations that have the same
-// bits on every architecture: see buffered.
+// Results depend only on the stored integers and t, not on earlier calls. All operations have the same bits on every
+// architecture: see buffered.
 
 // RowVar implements Factorization. It costs O(k² + k log t) for k buffers, 0.3 to 4 µs, and
 // allocates nothing. The first call in a phase costs O(k⁴) more.
 func (b *buffered) RowVar(w Workload, t uint64) float64 { return b.Cov(w, t, t) }
 
-// CinvVar implements Factorization: a window of one step.
+// CinvVar implements Factorization. It is the variance of a window of one step.
 func (b *buffered) CinvVar(t uint64) float64 { return b.walk(0, 1, t, t) }
 
 // Cov implements Factorization.
@@ -116,7 +116,8 @@ func (w *walker) steps(s *system, n uint64) {
 	}
 }
 
-// modeCov returns the covariance of two independently decaying states after n steps, whose gaps are in w.gap.
+// modeCov returns the covariance of states i and l after n steps, if both decay independently. w.gap holds the gaps
+// after n steps.
 func (w *walker) modeCov(i, l int, n uint64) float64 {
 	s := w.sys
 	num := w.gap[i] + float64(w.gap[l]*(1-w.gap[i]))
@@ -127,8 +128,8 @@ func (w *walker) modeCov(i, l int, n uint64) float64 {
 	return float64(s.drive[i]*s.drive[l]) * (num / den)
 }
 
-// doubleCoupled doubles the number of steps of mix and of row 0 of cov, the covariances of π. The caller doubles the
-// gaps afterwards.
+// doubleCoupled doubles the number of steps that mix and row 0 of cov, the covariances of π, stand for. The caller
+// doubles the gaps afterwards.
 func (w *walker) doubleCoupled() {
 	row := w.cov[:len(w.gap)]
 	w.old = append(w.old[:0], row...)
@@ -153,7 +154,8 @@ func (w *walker) stepCoupled() {
 	}
 }
 
-// carry applies steps to row 0 of cov. In these steps state l decays by 1−gap_l, and Σ_j gain_j·state_j is added to π.
+// carry applies some steps to row 0 of cov. In these steps, state l is multiplied by 1−gap_l, and Σ_j gain_j·state_j is
+// added to π.
 func (w *walker) carry(gain, gap []float64) {
 	row, own := w.cov[:len(w.gap)], 1-gap[0]
 	var cross, square float64
@@ -186,7 +188,7 @@ func form(q, f, g []float64) float64 {
 	return sum
 }
 
-// back turns a functional of the state after the steps into a functional of the state before them.
+// back turns f, a functional of the state after the steps of w, into a functional of the state before them.
 func (w *walker) back(f []float64) {
 	first := f[0]
 	for i := range f {
@@ -194,8 +196,8 @@ func (w *walker) back(f []float64) {
 	}
 }
 
-// chain holds the systems of all phases so far for one kernel, and the covariance of the state at the beginning of each
-// phase.
+// chain holds, for one kernel, the systems of all phases so far and the covariance of the state at the beginning of
+// each phase.
 type chain struct {
 	pole    float64
 	systems []*system
@@ -269,8 +271,8 @@ func (b *buffered) extend(c *chain) {
 	c.basis = append(c.basis, basis)
 }
 
-// walk returns the covariance of rows t ≤ u for the kernel 1/(1−(1−pole)x). If window > 0
-// (then pole is 0), it is for a window of that many steps. Row 0 is 0.
+// walk returns the covariance of rows t ≤ u for the kernel 1/(1−(1−pole)x). If window > 0 (then pole is 0), the kernel
+// is a window of that number of steps. Row 0 is 0.
 func (b *buffered) walk(pole float64, window, t, u uint64) float64 {
 	if t == 0 {
 		return 0
@@ -282,8 +284,8 @@ func (b *buffered) walk(pole float64, window, t, u uint64) float64 {
 	rows := [2][]float64{resize(w.f, k), resize(w.g, k)} // functionals of u and t
 	w.f, w.g = rows[0], rows[1]
 
-	// events are the times at which an accumulator is read into a row. An accumulator without steps is 0 and need not
-	// be read.
+	// An event is a time at which an accumulator is read into a row. Before its first step the accumulator is 0 and
+	// need not be read.
 	type event struct {
 		at   uint64
 		row  int
@@ -335,7 +337,7 @@ func (b *buffered) walk(pole float64, window, t, u uint64) float64 {
 	}
 }
 
-// transform returns f·B, a functional in the basis of the phase before.
+// transform converts the functional f to the basis of the phase before: it returns f·B.
 func transform(f, basis []float64, k int) []float64 {
 	out := make([]float64, k)
 	for i, x := range f {

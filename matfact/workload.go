@@ -12,15 +12,16 @@ import (
 //	"exponential" A_tk = Decay^(t−k)
 //	"window"      A_tk = 1 for t−Window < k ≤ t, else 0
 //
-// Only the divisor 1/t of "mean" is part of a workload. Other divisors are not: a window's width, a bias correction, a
-// number of records. They change neither the factorization nor the privacy: divide the released row, and its standard
-// deviation, by them.
+// Only the divisor 1/t of "mean" is part of a workload. Other divisors, such as a window's width, a bias correction or
+// a number of records, are not. They change neither the factorization nor the privacy: divide the released row, and its
+// standard deviation, by them.
 type Workload struct {
 	// Kind is "sum", "mean", "exponential" or "window". Required.
 	Kind string
-	// Decay is the weight of the previous step, in (0, 1). Required for "exponential", 0 for the other kinds.
+	// Decay is the weight of the previous step, in (0, 1). Required for "exponential"; it must be 0 for the other
+	// kinds.
 	Decay float64
-	// Window is the number of steps of a window, at least 1. Required for "window", 0 for the other kinds.
+	// Window is the number of steps of a window, at least 1. Required for "window"; it must be 0 for the other kinds.
 	Window uint64
 }
 
@@ -48,8 +49,8 @@ func (w Workload) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Kernel returns w without its row scaling: "sum" for "mean", w itself for the others. It is the Toeplitz matrix that a
-// factorization is made for.
+// Kernel returns w without its row scaling: "sum" for "mean", w itself for the other kinds. The kernel is the Toeplitz
+// matrix for which a factorization is made.
 func (w Workload) Kernel() Workload {
 	if w.Kind == "mean" {
 		return Workload{Kind: "sum"}
@@ -66,7 +67,7 @@ func (w Workload) pole() float64 {
 	return 0
 }
 
-// scale returns the factor of row t by which w differs from its kernel.
+// scale returns the factor of row t: row t of w is that factor times row t of the kernel.
 func (w Workload) scale(t uint64) float64 {
 	if w.Kind == "mean" && t > 0 {
 		return 1 / float64(t)

@@ -10,8 +10,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/estimatortest"
 )
 
-// TestAddTakesNothingElse adds invalid rows together with ordinary ones. They must count, contribute zeros, and not
-// affect the records after them.
+// TestAddTakesNothingElse adds invalid rows together with ordinary ones. Invalid rows must count, contribute zeros, and
+// not affect the records after them.
 func TestAddTakesNothingElse(t *testing.T) {
 	t.Parallel()
 	good := []float64{0.25, -0.5, 0.125}

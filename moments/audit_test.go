@@ -43,8 +43,8 @@ func newSubject(e *Estimator) (*subject, error) {
 	return &subject{m.Subject(), e, e.cfg, p, w.Kernel(), c, m.Worst}, nil
 }
 
-// mustSubject builds an estimator even if New refuses a weight as useless, because the estimator must be private
-// nevertheless.
+// mustSubject builds an estimator even if New refuses its weight as useless, because such an estimator must also be
+// private.
 func mustSubject(t testing.TB, c Config, p dp.Params) *subject {
 	t.Helper()
 	e, err := newEstimator(c, p)

@@ -20,7 +20,8 @@ func BenchmarkAdd(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			rows := make([][]float64, 64) // several, so that the branch of clipping is not always predicted
+			// different rows, so that the processor cannot always predict the branch for clipping
+			rows := make([][]float64, 64)
 			source := rand.New(rand.NewPCG(1, 2))
 			for i := range rows {
 				rows[i] = make([]float64, d)
@@ -45,9 +46,8 @@ func BenchmarkAdd(b *testing.B) {
 	}
 }
 
-// BenchmarkStep measures the records of a whole step, up to drawing noise: the work of BenchmarkAdd, and at the end of
-// the step the last block and the rounding of squares to their lattice. A step of one record has such an end for each
-// record.
+// BenchmarkStep measures a whole step up to the drawing of noise: the work of BenchmarkAdd, the last block, and the
+// rounding of squares to their lattice. If a step has one record, the last two parts are needed for each record.
 func BenchmarkStep(b *testing.B) {
 	for _, d := range []int{10, 100, 1000} {
 		for _, step := range []int{1, 100} {

@@ -18,10 +18,10 @@ import (
 type noisy struct {
 	calibration.Array
 	exp    int     // the lattice step is 2^exp
-	scale  float64 // for a count: the root of its weight times the clip norm
+	scale  float64 // for a count: the square root of its weight, times the clip norm
 	most   float64 // the largest sum of a step without noise, in lattice steps
 	limits matfact.Limits
-	rule   string // the fault of Config.Step if the sums do not fit
+	rule   string // the text of the fault of Config.Step if the sums do not fit
 }
 
 // noisyRows returns the array of the rows' sums.
@@ -59,8 +59,8 @@ func noisySquares(cfg *Config, factor matfact.Factorization, l dp.Lattice, n Noi
 	}, nil
 }
 
-// noisyCount returns the array of one count of records. A record counts 2^−exp lattice steps. weight is the weight of
-// the count in the sensitivity, in units of ζ²; it also sets the unit of the array in relation to that of the rows.
+// noisyCount returns the array of one count of records. A record adds 2^−exp lattice steps. weight is the weight of the
+// count in the sensitivity, in units of ζ². It also decides the unit of this array relative to the unit of the rows.
 func noisyCount(cfg *Config, factor matfact.Factorization, l dp.Lattice, n Noise, weight float64, bits int) *noisy {
 	scale := math.Sqrt(weight) * l.Bound()
 	exp := calibration.Exponent(min(1, n.First/scale*calibration.NoiseRoom), bits)
@@ -73,7 +73,7 @@ func noisyCount(cfg *Config, factor matfact.Factorization, l dp.Lattice, n Noise
 	}
 }
 
-// calibrate finds method, lattices and noise for a configuration, the ratio μ and the shapes of both moments.
+// calibrate chooses method, lattices and noise. It takes the configuration, the ratio μ and the shapes of both moments.
 func calibrate(cfg *Config, mu float64, p dp.Params, over *shapes) (*Plan, error) {
 	d := len(cfg.Columns)
 	factor := over.first.factor
@@ -100,7 +100,7 @@ func calibrate(cfg *Config, mu float64, p dp.Params, over *shapes) (*Plan, error
 	}
 	clip := lattice.Bound()
 	n := share.Noise(mu, clip, alpha, beta)
-	// The standard errors of covariances need fourth powers.
+	// Bound the numbers, because the standard errors of covariances need fourth powers.
 	if !(clip > 1e-60 && clip < 1e60 && n.First < 1e60) {
 		return nil,
 			fmt.Errorf("rows of norm %g and noise of %g exceed the range of float64: scale the columns to about 1",
@@ -126,9 +126,9 @@ func calibrate(cfg *Config, mu float64, p dp.Params, over *shapes) (*Plan, error
 		valid.rule = "must be less: the number of valid records must fit 62 bits"
 	}
 
-	// Arithmetic adds to the sensitivity. Squares are rounded once a block, which differs between neighbours by less
-	// than g₂ per entry. Correlated noise is rounded too. For persons under replacement, blocks differ both where one
-	// neighbour has records and where the other one has.
+	// Rounding adds to the sensitivity. Squares are rounded once a block, and the rounding differs between neighbours
+	// by less than g₂ per entry. Correlated noise is rounded too. For persons under replacement, neighbours differ in
+	// two sets of blocks: those where the first has records of its person, and those where the second has.
 	rounded, apart := 0.0, 1.0
 	if squares != nil {
 		rounded = float64(squares.Weight * beta * float64(d) * squares.Unit)
@@ -154,7 +154,7 @@ func calibrate(cfg *Config, mu float64, p dp.Params, over *shapes) (*Plan, error
 	if err := calibration.Grown(total.First, n.First); err != nil {
 		return nil, err
 	}
-	// int64 must hold every sum of one step's rows or squares, and its noise.
+	// int64 must hold every sum of one step's rows or squares, including the noise.
 	for _, a := range []*noisy{rows, squares, valid, full} {
 		if a != nil && !calibration.Fits(a.most, a.limits) {
 			return nil, &fault.Fault{Key: "step", Rule: a.rule, Value: cfg.Step}
@@ -195,7 +195,7 @@ func calibrate(cfg *Config, mu float64, p dp.Params, over *shapes) (*Plan, error
 	return plan, nil
 }
 
-// squaredSteps returns the largest number of steps whose squares are summed.
+// squaredSteps returns the largest number of steps over which squares are summed.
 func squaredSteps(cfg *Config, d int) float64 {
 	switch {
 	case cfg.Workload == "exponential":

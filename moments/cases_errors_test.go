@@ -15,8 +15,8 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// literal is a workload in the form of the reference cases. Their rows are not divided by the number of records, but by
-// t for a mean, by k for a window, and by 1 for the others.
+// literal is a workload as the reference cases define it. Its rows are not divided by the number of records, but by t
+// for a mean, by k for a window, and by 1 for other workloads.
 type literal struct {
 	Kind string
 	Beta float64
@@ -193,8 +193,8 @@ func caseErrors(t *testing.T, c cases.Case) {
 	g := s.sum(in.N)
 	n := noiseOf(Joint(nu, in.D, in.Adjacency), in.Sigma, in.Zeta, s)
 	mean, joint := ExpectedError("jme", n, in.Zeta, in.D, g)
-	// Post-processing with the deviation of joint estimation, as in a combination, or with its own. The two are equal
-	// if the second moment is free.
+	// Post-processing uses the deviation of joint estimation, as in a combination, or its own deviation. The two are
+	// equal if the second moment is free.
 	if own := noiseOf(Single(in.Adjacency), in.Sigma, in.Zeta, s); own.First < n.First {
 		if _, v := ExpectedError("pp_debiased", own, in.Zeta, in.D, g); math.Abs(v/want.PP-1) < 1e-3 {
 			n = own
@@ -205,8 +205,8 @@ func caseErrors(t *testing.T, c cases.Case) {
 	c.Near(t, "mse_Y", mean, want.MeanError)
 	c.Near(t, "mse_S_jme_sym", joint, want.Symmetric)
 	c.Near(t, "mse_S_jme_full_d2", full(joint, in.D), want.Full)
-	// The cases use the square root of a window's rows including their 1/k. That scales C, and so the noise before the
-	// workload; errors do not change.
+	// The cases use the square root of a window's rows including the factor 1/k. That scales C, and therefore the noise
+	// before the workload; errors do not change.
 	unit := 1.0
 	if in.Workload.Kind == "window" && in.Factorization == "sqrt" {
 		unit = float64(in.Workload.K)
@@ -215,7 +215,7 @@ func caseErrors(t *testing.T, c cases.Case) {
 	c.Near(t, "pp_cross_upper", unit*g.Cross, want.Cross)
 	c.Near(t, "mse_S_pp_debiased_upper", processed, want.PP)
 	c.Near(t, "pp_bias_sq", biased-processed, want.Bias)
-	// Two values of the cross term: ΣM for equal rows, tr M for orthogonal ones.
+	// The cross term has two special values: ΣM for equal rows, and tr M for orthogonal rows.
 	var trace float64
 	for row := uint64(1); row <= in.N; row++ {
 		for k := uint64(1); k <= row; k++ {
@@ -234,8 +234,8 @@ func caseErrors(t *testing.T, c cases.Case) {
 }
 
 // covarianceSums returns the expected squared errors of the covariance over all releases: for joint estimation with d²
-// and d(d+1)/2 draws, and a lower and an upper bound for post-processing. The lower one is for alternating rows, whose
-// means vanish at even steps.
+// and d(d+1)/2 draws, and a lower and an upper bound for post-processing. The lower bound is for alternating rows,
+// whose means are 0 at even steps.
 func covarianceSums(t *testing.T, w literal, kind string, n uint64, d int, sigma, clip float64) (jmeFull, jme, lower,
 	upper float64) {
 	t.Helper()
@@ -523,7 +523,7 @@ func (s *setting) dense(t *testing.T, n int) *mat.SymDense {
 	return q
 }
 
-// casePostProcessing tests Figures 2 and 7. They give bounds of suprema, between which ours must be.
+// casePostProcessing tests Figures 2 and 7. These give bounds on suprema, and our results must be between the bounds.
 func casePostProcessing(t *testing.T, c cases.Case) {
 	var in struct {
 		N             uint64
@@ -546,7 +546,7 @@ func casePostProcessing(t *testing.T, c cases.Case) {
 	if in.Workload != nil {
 		w = *in.Workload
 	} else {
-		// Figure 7 has its workload in the name: fig7/exp0.9/…, fig7/window10/….
+		// The names of the cases for Figure 7 contain the workload: fig7/exp0.9/…, fig7/window10/….
 		if n, _ := fmt.Sscanf(c.Name, "fig7/exp%f/", &w.Beta); n == 1 {
 			w.Kind = "exp"
 		} else if n, _ := fmt.Sscanf(c.Name, "fig7/window%d/", &w.K); n == 1 {

@@ -229,7 +229,7 @@ func caseTrace(t *testing.T, c cases.Case) {
 		if method == "jme" || method == "combined" {
 			cfg.Nu = in.Nu
 		}
-		// Not New: it refuses a weight below the free one, which a case may have.
+		// Do not use New here: a case may have a weight below the free one, which New refuses.
 		e, err := newEstimator(cfg, dp.Params{Mu: charged / in.Sigma, Adjacency: adjacency, LatticeBits: 30})
 		if err != nil {
 			t.Fatal(err)
@@ -297,8 +297,8 @@ func caseTrace(t *testing.T, c cases.Case) {
 	if want.SPP == nil {
 		return
 	}
-	// The squares of the same noisy rows are the post-processed part of the combination. If its deviation equals that
-	// of post-processing alone, they are also the release of that method.
+	// The squares of the same noisy rows are the post-processed part of the combination. They are also the release of
+	// post-processing alone, if both methods have the same deviation.
 	combined := build("combined")
 	methods := []*Estimator{combined}
 	if alone := build("pp"); math.Abs(alone.plan.First-combined.plan.First) < 1e-6*alone.plan.First {

@@ -14,26 +14,25 @@ type circumstances struct {
 	Clip      float64
 	Dim       int
 	Adjacency dp.Adjacency
-	// Joint is the number of columns for which the joint sensitivity of both moments is computed.
+	// Joint is the number of columns to use in the formula for the joint sensitivity of both moments.
 	Joint int
-	// Alpha and Beta are the column norms of the matrices of the two moments; for persons, their P.
+	// Alpha and Beta are the column norms of the matrices of the first and second moment. For persons they are P of
+	// matfact.Sensitivity instead.
 	Alpha, Beta float64
 	// Gains are the gains of the releases whose errors are compared.
 	Gains Gains
 	// Squares allows post-processing, which needs steps of one record, and gains from which its error can be computed.
-	// Combine allows the combination, which justifies its larger state only if C = I.
+	// Combine allows the combination. Its larger state is worth it only if C = I.
 	Squares, Combine bool
-	// Nu is the weight of joint estimation. Search allows another weight for the
-	// combination.
+	// Nu is the weight ν of joint estimation. Search allows a different ν for the combination.
 	Nu     float64
 	Search bool
 	// Weights are the weights of the squared errors of the two moments.
 	Weights [2]float64
 }
 
-// Alternative is a method with its expected root squared errors: the Euclidean norm for the
-// first moment, the Frobenius norm for the second. If an error depends on the rows, it is an
-// upper bound.
+// Alternative is a method with the root of its expected squared error in each moment: in Euclidean norm for the first,
+// in Frobenius norm for the second. If an error depends on the rows, the field is an upper bound.
 type Alternative struct {
 	Method string  `json:"method"`
 	Nu     float64 `json:"nu,omitempty"`
@@ -43,7 +42,7 @@ type Alternative struct {
 
 // choose returns the methods that it compared, and the index of the one with the smallest weighted sum of squared
 // errors. It compares joint estimation, post-processing with its bias removed, and the combination of both.
-// Post-processing has less noise in the first moment if joint estimation has to pay for the second.
+// Post-processing has less noise in the first moment if joint estimation has to spend budget on the second.
 //
 // Source: docs/theory/moments.md.
 func (c *circumstances) choose() (all []Alternative, best int) {
@@ -69,7 +68,7 @@ func (c *circumstances) choose() (all []Alternative, best int) {
 func (c *circumstances) best(method string) (Alternative, float64) {
 	a, cost := c.try(method, c.Nu)
 	if method == "combined" && c.Search {
-		// Try a grid of products of roots of 2, which every processor computes with the same bits.
+		// Try a grid of ν. The points are products of roots of 2, which every processor computes with the same bits.
 		root := math.Sqrt(math.Sqrt(math.Sqrt2))
 		for nu := 0x1p-10; nu < 0x1p10; nu *= root {
 			if c.Adjacency == dp.Replace && nu < calibration.FreeSquares(c.Joint) {
@@ -94,15 +93,15 @@ func (c *circumstances) try(method string, nu float64) (Alternative, float64) {
 		float64(c.Weights[1]*second)
 }
 
-// Choice records how a method was chosen: by the errors of the release of Step, or by the sum over all releases up to
-// it.
+// Choice records how a method was chosen: by the errors of the release of step Step, or by the sum of errors over all
+// releases up to that step.
 type Choice struct {
 	Metric       string        `json:"metric"` // "last" or "sum"
 	Step         uint64        `json:"step"`
 	Alternatives []Alternative `json:"alternatives"`
 }
 
-// agrees reports whether two choices are equal, except that their errors may differ by a relative tolerance.
+// agrees reports whether two choices are equal. Their errors may differ by a relative tolerance.
 func (c *Choice) agrees(other *Choice, tolerance float64) bool {
 	if c == nil || other == nil {
 		return c == other

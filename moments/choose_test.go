@@ -13,7 +13,7 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
-// TestRefusals: configurations that could be built but are refused, each for its reason.
+// TestRefusals lists configurations that could be built, but that New must refuse, each with the reason.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	floor, negative, yes, no := 0.0, -1.0, true, false
@@ -24,7 +24,8 @@ func TestRefusals(t *testing.T) {
 		err  string
 	}{
 		{"squares of block sums", func(c *Config) { c.Method, c.Step = "pp", 2 }, "square the sum of a step's rows"},
-		{"a combination over blocks", func(c *Config) { c.Method, c.Step = "combined", 100 }, "square the sum of a step's rows"},
+		{"a combination over blocks", func(c *Config) { c.Method, c.Step = "combined", 100 },
+			"square the sum of a step's rows"},
 		{"squares over phased noise", func(c *Config) { c.Method, c.Factorization = "pp_debiased", "phased" },
 			"cannot compute its error"},
 		{"squares over correlated noise without end",
@@ -79,8 +80,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestChoice: auto takes the alternative with the least weighted error and states all of them. The stated errors are
-// those that the methods' own plans expect.
+// TestChoice checks that "auto" chooses the alternative with the least weighted error, and that the plan states all
+// alternatives. The stated errors must be those that each method's own plan expects.
 func TestChoice(t *testing.T) {
 	t.Parallel()
 	chosen := map[string]int{}
@@ -152,7 +153,8 @@ func TestChoice(t *testing.T) {
 		}
 	}
 	t.Log(chosen)
-	// No choice: several slots a step, noise without a Toeplitz matrix, squares that no integer can hold.
+	// In these configurations there is nothing to choose: several slots a step, noise without a Toeplitz matrix,
+	// squares that no integer can hold.
 	for name, c := range map[string]Config{
 		"several slots": {Step: 2, Factorization: "identity"},
 		"phased noise":  {Step: 1},
@@ -198,8 +200,8 @@ func TestCombinationGrid(t *testing.T) {
 	}
 }
 
-// TestAdoptMethods: Adopt accepts the plan of every method's configuration, and refuses plans of other methods and
-// changed plans.
+// TestAdoptMethods checks that Adopt accepts the plan of every method's configuration, and refuses plans of other
+// methods and changed plans.
 func TestAdoptMethods(t *testing.T) {
 	t.Parallel()
 	p := dp.Params{Epsilon: 1, Delta: 1e-7, Adjacency: dp.ZeroOut}

@@ -16,10 +16,11 @@ import (
 // Config describes a moment estimator. The fields with a TOML name are the keys of a stream's moments table;
 // docs/config.md explains them. The daemon derives the other fields from the rest of the stream's configuration.
 type Config struct {
-	// Method is "auto" (the default), "jme" (joint estimation), "ime" (independent), "cs" (concatenation and split),
-	// "pp" or "pp_debiased" (squares of noisy rows, with their bias or without it) or "combined" (jme and pp_debiased).
+	// Method is "auto" (the default), "jme" (joint estimation), "ime" (independent estimation), "cs" (concatenation and
+	// split), "pp" or "pp_debiased" (squares of noisy rows, with the bias or without) or "combined" (jme and
+	// pp_debiased).
 	Method string
-	// Clip is the bound on a row's Euclidean norm, in scaled units. Required. If it is NaN, the warm-up finds one.
+	// Clip is the bound on a row's Euclidean norm, in scaled units. Required. If it is NaN, the warm-up finds a bound.
 	Clip float64
 	// Workload is "mean" (the default), "sum", "exponential" or "window".
 	Workload string
@@ -36,21 +37,21 @@ type Config struct {
 	// Bands is the number of bands of "bsr", "bisr" and "banded", including the diagonal, 1–256, or 1–64 for "banded".
 	// Default 16; the other factorizations do not use it.
 	Bands int
-	// Normalise reduces the noise of an epoch that certainly ends at its horizon. It is for
-	// "sqrt", "bsr", "bisr", "banded" and "blt".
+	// Normalise reduces the noise of an epoch that certainly ends at its horizon. Only "sqrt", "bsr", "bisr", "banded"
+	// and "blt" allow it.
 	Normalise bool
 	// Tune is the number of steps for which the error of "blt" and "banded" is
 	// minimised; 0 means the horizon.
 	Tune uint64
-	// Nu is the dimensionless weight ν of the second moment. 0 lets the package choose it: by Weights or Inflation if
-	// one of them is given. Otherwise, under replacement, it is the largest weight that costs the mean nothing; under
-	// zero-out, it is chosen by the default Weights.
+	// Nu is the dimensionless weight ν of the second moment. 0 lets the package choose it. If Weights or Inflation is
+	// given, that decides. Otherwise, under replacement, the package takes the largest weight that adds no noise to the
+	// mean; under zero-out, it uses the default Weights.
 	Nu float64
-	// Weights are the weights of the squared errors of mean and second moment by which ν is chosen. Default, under
-	// zero-out, [1/ζ², 1/ζ⁴].
+	// Weights holds two weights of the squared errors of the mean and of the second moment. They decide ν. Default,
+	// under zero-out: [1/ζ², 1/ζ⁴].
 	Weights []float64
-	// Inflation ≥ 1 chooses ν by the factor by which the mean's variance may grow. At most
-	// one of Nu, Weights and Inflation may be given.
+	// Inflation ≥ 1 is the factor by which the mean's variance may grow. It decides ν. At most one of Nu, Weights and
+	// Inflation may be given.
 	Inflation float64
 	// Split is the share of μ² that "ime" uses for the mean, in (0, 1). Default ½.
 	Split float64
@@ -59,16 +60,16 @@ type Config struct {
 	// Metric is the error by which "auto" chooses the method: "last" (the default) is the error of the release of the
 	// last step, "sum" the sum over all releases up to it. Without a horizon the last step is Tune, or 10 000.
 	Metric string
-	// PSDFloor adds the value covariance_psd: the covariance with its eigenvalues raised to at least PSDFloor ≥ 0.
-	// Default nil: no such value.
+	// PSDFloor adds the value covariance_psd to releases: the covariance with its eigenvalues raised to at least
+	// PSDFloor ≥ 0. Default nil: the value is not released.
 	PSDFloor *float64
-	// Project adds the value second_moment_projected: the positive semidefinite matrix nearest to the second moment
-	// whose trace is possible for clipped rows.
+	// Project adds the value second_moment_projected to releases: of all positive semidefinite matrices whose trace
+	// clipped rows can have, the one nearest to the second moment.
 	Project bool
-	// Covariance adds the covariance; default true, but false for "sum", which has none.
+	// Covariance adds the covariance to releases. Default true, but false for "sum", which has no covariance.
 	Covariance *bool
-	// ValidCount adds the number of valid records, with its own noise. Default nil: true if persons are protected,
-	// because most of their records may not count; see Person.
+	// ValidCount adds the number of valid records, with its own noise, to releases. Default nil, which means true if
+	// persons are protected, because then most records may be left out; see Person.
 	ValidCount *bool
 
 	// Second, if not nil, gives the second moment a separate workload and factorization, in the methods "jme" and
@@ -86,15 +87,16 @@ type Config struct {
 	Step uint64
 	// Horizon is the number of steps of the epoch; 0: the epoch does not end.
 	Horizon uint64
-	// Endless says that steps continue after Horizon; the noise is then tuned for Horizon.
+	// Endless says that steps continue after Horizon. The noise is still tuned for Horizon.
 	Endless bool
-	// Centre and Scale are the public constants by which rows were scaled. Releases are converted back to original
-	// units with them. Empty: 0 and 1. If a constant is NaN, the warm-up finds it.
+	// Centre and Scale are the public constants with which rows were scaled, and with which releases are converted back
+	// to original units. Empty means 0 and 1. If a constant is NaN, the warm-up finds it.
 	Centre, Scale []float64
 
-	// Warmup is the number of slots of the warm-up, a multiple of Step; 0: the larger of 5000 and twice the number that
-	// it needs. There is a warm-up if Clip or any Centre or Scale is NaN. Then callers must pass unscaled rows to Add.
-	// WarmupMode is "buffer" (the default), which uses all records in all stages and keeps them in memory, or "split".
+	// Warmup is the number of slots of the warm-up, a multiple of Step. 0 means the larger of 5000 and twice the number
+	// of records that it needs. There is a warm-up if Clip or any Centre or Scale is NaN. Then callers must pass
+	// unscaled rows to Add. WarmupMode is "buffer" (the default) or "split". "buffer" uses all records in all stages
+	// and keeps them in memory; "split" gives each stage records of its own.
 	Warmup     uint64
 	WarmupMode string
 }
@@ -112,8 +114,7 @@ type Second struct {
 	Tune          uint64
 }
 
-// second returns the configuration of a stream in which both moments have the workload and factorization of the second
-// one.
+// second returns a configuration in which both moments have the workload and factorization of the second one.
 func (c *Config) second() *Config {
 	if c.Second == nil {
 		return c
@@ -154,7 +155,7 @@ func (c *Config) Defaults() {
 		c.Covariance = &yes
 	}
 	if c.ValidCount != nil && *c.ValidCount == c.personal() {
-		c.ValidCount = nil // the default, written in one way only
+		c.ValidCount = nil // this is the default, which is always stored as nil
 	}
 }
 
@@ -191,8 +192,8 @@ func (c *Config) Values() []string {
 	return append(names, "full_share")
 }
 
-// LastStep returns the number of the estimator's last step, including the steps of a warm-up before those of the
-// horizon; 0 if it has none.
+// LastStep returns the number of the estimator's last step, 0 if it has none. The steps of a warm-up count too; they
+// come before those of the horizon.
 func (c *Config) LastStep() uint64 {
 	if h := c.last(); h > 0 {
 		return c.WarmupSteps() + h
@@ -200,7 +201,7 @@ func (c *Config) LastStep() uint64 {
 	return 0
 }
 
-// last returns the last step that releases moments, from 1 after the warm-up.
+// last returns the last step that releases moments, counted from 1 after the warm-up.
 func (c *Config) last() uint64 {
 	if c.Endless {
 		return 0
@@ -291,7 +292,7 @@ func (c *Config) Validate() error {
 	// The charge of an epoch ends with its last slot, which must be a valid offset.
 	slots := uint64(maxSlots)
 	if c.Automatic() {
-		slots /= 2 // leaves the rest for the warm-up
+		slots /= 2 // the other half is for the warm-up
 	}
 	l.Check(c.Step == 0 ||
 		c.last() <= slots/c.Step, "horizon", "must be less: so many steps have more records than a log can hold",
@@ -304,8 +305,8 @@ func squaring(method string) bool {
 	return method == "pp" || method == "pp_debiased" || method == "combined"
 }
 
-// factorization returns the kind of factorization that is used with a method. For squares of noisy rows it is the
-// identity, because they gain nothing from correlated noise.
+// factorization returns the kind of factorization that is used with a method. If the method squares noisy rows, that is
+// the identity, because such squares gain nothing from correlated noise.
 func (c *Config) factorization(method string) string {
 	switch {
 	case c.Factorization != "auto":
@@ -316,7 +317,7 @@ func (c *Config) factorization(method string) string {
 	return c.auto().Kind
 }
 
-// validateMethod checks keys that belong to some methods only. kind is the kind of factorization in use.
+// validateMethod checks the keys that only some methods allow. kind is the kind of factorization in use.
 func (c *Config) validateMethod(l *fault.List, kind string) {
 	if squaring(c.Method) {
 		l.Check(c.Step <= 1, "method",
@@ -378,7 +379,7 @@ func (c *Config) validateMethod(l *fault.List, kind string) {
 // longestSum is the largest number of steps over which errors are added up to choose a method.
 const longestSum = 1 << 20
 
-// reference returns the step whose release decides between methods.
+// reference returns the step whose expected error decides between methods.
 func (c *Config) reference() uint64 {
 	if t := c.Horizon; t != 0 {
 		return t
@@ -389,8 +390,8 @@ func (c *Config) reference() uint64 {
 	return 1e4
 }
 
-// ValidateFor returns a fault that depends on the adjacency: a weight that makes the second moment less accurate
-// without improving the first one. Call Defaults first.
+// ValidateFor checks what depends on the adjacency. The fault is a weight that makes the second moment less accurate
+// without improving the first. Call Defaults first.
 func (c *Config) ValidateFor(adjacency dp.Adjacency) error {
 	if adjacency == dp.Replace && len(c.Columns) > 0 && c.Nu > 0 && c.Nu < calibration.FreeSquares(c.dimension()) {
 		return &fault.Fault{Key: "nu", Value: c.Nu,

@@ -6,21 +6,20 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// leastCounted is the least ratio of the released number of valid records to its standard deviation at which a mean is
-// divided by that number.
+// leastCounted is a ratio: a mean is divided by the released number of valid records only if that number is at least
+// leastCounted of its standard deviations.
 const leastCounted = 8
 
-// countedValues returns the values released in addition to the number of valid records if persons are protected.
-// Most records may then not count, so the mean over all of them shrinks toward 0. N̂ is the noisy number of valid
-// records, with standard deviation σ; m is the number of all records, under the workload's weights; Ŝ is the noisy sum,
-// with standard deviation τ:
+// countedValues returns the values that are released in addition to the number of valid records if persons are
+// protected. Then most records may be left out, so the mean over all records shrinks toward 0. N̂ is the noisy number
+// of valid records, with standard deviation σ; m is the number of all records, under the workload's weights; Ŝ is the
+// noisy sum, with standard deviation τ:
 //
 //	counted_share  N̂/m, of deviation σ/m
 //	mean_counted   ŷ = Ŝ/N̂, of deviation √(τ² + ŷ_i²σ²)/N̂ in entry i
 //
 // The deviation comes from the first-order expansion: the noises of sum and number are independent, and N̂(ŷ − S/N) =
-// (Ŝ − S) − (S/N)(N̂ − N). If N̂ is below 8σ, there is no mean_counted, because the number might be near 0 and the
-// expansion wrong.
+// (Ŝ − S) − (S/N)(N̂ − N). If N̂ is below 8σ, mean_counted is not released: N might be near 0 and the expansion wrong.
 //
 // mean and se are the released mean and its standard deviation, and divisor is the number by which both were divided.
 //
@@ -51,13 +50,15 @@ func (e *Estimator) countedValues(count, sigma float64, mean []float64, se, divi
 	return append(values, dp.Value{Name: "mean_counted_original", Shape: []int{d}, Data: original, SE: errsOriginal})
 }
 
-// RecordCost returns the cost of all releases for one record whose user key does not change. If persons are protected,
-// the position of such a record decides whether it counts, so changing it changes one row of its step, and
+// RecordCost returns the cost of all releases for one record whose content changes, but not its user key. If persons
+// are protected, whether a record counts depends only on user keys and positions. So changing the record changes only
+// one row of its step, and
 //
 //	μ₁ = μ·(s − ζ(P−α)√Square)/s
 //
-// for the charged sensitivity s, P of matfact.Sensitivity and the largest column norm α of C. That is μα/P, except that
-// the part of s that rounding adds is charged in full. If single records are protected, RecordCost equals Cost.
+// with s the charged sensitivity, P of matfact.Sensitivity, and α the largest column norm of C. This equals μα/P,
+// except that the part of s due to rounding is charged in full. If single records are protected, RecordCost equals
+// Cost.
 func (e *Estimator) RecordCost() dp.Cost {
 	c := e.Cost()
 	p := e.plan.Person
@@ -66,7 +67,7 @@ func (e *Estimator) RecordCost() dp.Cost {
 	}
 	t := e.cfg.tradeoff(e.plan.Method, e.plan.Nu, e.params.Adjacency)
 	less := e.plan.Clip * (p.Norm - e.shapes.first.factor.ColNorm()) * math.Sqrt(t.Square)
-	// The margin is more than the rounding error of the difference.
+	// The margin is larger than the rounding error of the difference.
 	c.Mu = min(c.Mu, c.Mu*(max(0, e.plan.Sensitivity-less)/e.plan.Sensitivity+0x1p-40))
 	return c
 }

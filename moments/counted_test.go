@@ -22,8 +22,9 @@ func released(r *dp.Release, name string) *dp.Value {
 	return nil
 }
 
-// TestCountedMean: without noise counted_share and mean_counted are the share of valid records and the mean of these,
-// under the workload's weights, independently of the number of other records and of the scaling.
+// TestCountedMean releases without noise. counted_share must be the share of valid records, and mean_counted the mean
+// of the valid records, under the workload's weights. Neither may depend on the number of invalid records or on the
+// scaling.
 func TestCountedMean(t *testing.T) {
 	t.Parallel()
 	const steps, slots = 6, 40
@@ -100,8 +101,8 @@ func names(r *dp.Release) (all []string) {
 	return all
 }
 
-// TestCountedError: the stated error of mean_counted is the error of releases. If the mean is large, the noise of the
-// number dominates it; if the mean is 0, the noise of the sum.
+// TestCountedError compares the stated error of mean_counted with the errors of releases. If the mean is large, the
+// noise of the count dominates the error; if the mean is 0, the noise of the sum dominates it.
 func TestCountedError(t *testing.T) {
 	t.Parallel()
 	const rounds, slots, valid = 2000, 100, 60
@@ -138,8 +139,8 @@ func TestCountedError(t *testing.T) {
 	}
 }
 
-// TestCountedTooFew: unless the noisy number is far above 0, no mean is divided by it. If single records are protected,
-// none of these values is released; if persons are protected without the number, none either.
+// TestCountedTooFew checks that no mean is divided by a noisy number that is not far above 0. None of these values may
+// be released if single records are protected, or if persons are protected without the count.
 func TestCountedTooFew(t *testing.T) {
 	t.Parallel()
 	c := Config{Workload: "mean", Factorization: "identity", Clip: 1, Columns: dptest.Columns(1), Step: 1000,
@@ -182,8 +183,8 @@ func TestCountedTooFew(t *testing.T) {
 	}
 }
 
-// TestRecordCost: no record of a person whose user key does not change costs more than RecordCost, and the worst one
-// costs almost that.
+// TestRecordCost changes a record of a person, but not its user key. No such change may cost more than RecordCost, and
+// the worst one must cost almost that.
 func TestRecordCost(t *testing.T) {
 	t.Parallel()
 	for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
@@ -196,7 +197,7 @@ func TestRecordCost(t *testing.T) {
 				t.Errorf("%d, %s: a record costs %g, a person %g, want about %g", i, adjacency, cost.Mu,
 					a.plan.Mu, plain)
 			}
-			// The other records of the person do not change.
+			// Only this record changes; the person's other records do not change.
 			base := person(others(2), same([]float64{personClip, 0}, a.plan.Person.PerStep, 0, 4, 8))
 			x, y := []float64{personClip, 0}, []float64(nil)
 			if adjacency == dp.Replace && a.plan.Nu <= 0.5 {

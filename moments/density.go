@@ -12,12 +12,12 @@ type Density struct {
 }
 
 // NewDensity returns the Gaussian of the given mean and covariance. covariance is an upper triangle, row by row. Its
-// eigenvalues are raised to floor > 0: the noisy covariance of few rows has small and negative eigenvalues, and a
-// density needs positive ones.
+// eigenvalues are raised to floor > 0, because the noisy covariance of few rows has small and negative eigenvalues, and
+// a density needs positive ones.
 //
-// Privacy: a function of releases, so it costs nothing. The floor must be a public constant. A good choice is about the
-// standard error of a covariance: then the inverse does not amplify noise.
-// Cost: O(d³) once, O(d²) a point.
+// Privacy: the density is a function of releases, so it costs nothing. The floor must be a public constant. A good
+// choice is about the standard error of a covariance: then the inverse does not amplify noise. Cost: O(d³) once, O(d²)
+// a point.
 func NewDensity(mean, covariance []float64, floor float64) (*Density, error) {
 	if !(floor > 0) {
 		return nil, errors.New("floor must be positive: a density needs the inverse of the covariance")

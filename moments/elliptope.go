@@ -8,20 +8,20 @@ import (
 )
 
 // Elliptope returns bounds on sup tr(MXXᵀ) = sup Σ_kl M_kl⟨x_k, x_l⟩ over rows x_k ∈ ℝᵈ of norm at most 1, for a
-// positive semidefinite M. The error of post-processing depends on this for M = (A₂ᵀA₂)∘Q. The search found rows that
-// attain lower; no rows exceed upper.
+// positive semidefinite M. The error of post-processing depends on this supremum for M = (A₂ᵀA₂)∘Q. The search found
+// rows that attain `lower`; no rows exceed `upper`.
 //
-// lower comes from block-coordinate ascent, x_k ← Σ_{l≠k} M_kl x_l normalised, for vectors of up to 16 coordinates.
-// More coordinates have not helped in any case tried; the gap to upper would show it if they did. For d ≤ 3, where
-// there are local maxima, it starts from several projections of longer vectors. upper is the dual of the semidefinite
-// program over all d: Σ_k y_k with diag(y) − M positive semidefinite.
+// `lower` comes from block-coordinate ascent, x_k ← Σ_{l≠k} M_kl x_l normalised, for vectors of up to 16 coordinates.
+// More coordinates have not helped in any case tried; if they did, the gap between `lower` and `upper` would show it.
+// For d ≤ 3 there are local maxima, so the ascent starts from several projections of longer vectors. `upper` is the
+// dual of the semidefinite program over all d: Σ_k y_k with diag(y) − M positive semidefinite.
 //
 // Cost: O(n²·min(d, 16)) a sweep, some hundred sweeps, and a few Cholesky factorizations: seconds for n = 1000. It is
 // for figures and checks, not for releases.
 func Elliptope(m *mat.SymDense, d int) (lower, upper float64) {
 	const most, few, starts = 16, 3, 2
 	n := m.SymmetricDim()
-	full := make([]float64, n*n) // m by rows, without gaps
+	full := make([]float64, n*n) // m, row by row, without gaps
 	for k := range n {
 		for l := range n {
 			full[k*n+l] = m.At(k, l)
@@ -88,7 +88,7 @@ func (v *rows) field(dst []float64, k int) {
 	}
 }
 
-// ascend moves each row in turn to the best point, until a sweep gains less than 10⁻⁵.
+// ascend moves each row in turn to its best point, and stops when a sweep over all rows gains less than 10⁻⁵.
 func (v *rows) ascend() {
 	g := make([]float64, v.rank)
 	for range 2000 {
@@ -170,7 +170,7 @@ func normalise(x []float64) {
 	}
 }
 
-// uniform returns a hash of its arguments as a number in [−1, 1), from which a search starts.
+// uniform returns a hash of its arguments, as a number in [−1, 1). Searches start from such numbers.
 func uniform(seed, i uint64) float64 {
 	hi, lo := bits.Mul64(i+1, 0x9e3779b97f4a7c15^seed<<32)
 	x := (hi ^ lo) * 0xd6e8feb86659fd93

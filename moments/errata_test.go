@@ -125,7 +125,7 @@ func erratumInverse(t *testing.T) {
 	near(t, "r₂(c₂)", calibration.SquaresSensitivity(2, 2, dp.Replace), 6.25, 1e-12)
 }
 
-// λ* is called the smallest λ with r = 4, but every smaller one has r = 4 too.
+// λ* is called the smallest λ with r = 4, but every smaller λ has r = 4 too.
 func erratumLargest(t *testing.T) {
 	for _, d := range []int{1, 3} {
 		for _, x := range []float64{1e-6, 0.1, 0.9, 1} {
@@ -202,8 +202,8 @@ func erratumDimensions(t *testing.T) {
 	g := s.sum(10)
 	_, ours := ExpectedError("jme", noiseOf(Joint(calibration.FreeSquares(d), d, dp.Replace), sigma, 1, s), 1, d, g)
 	near(t, "d² draws", full(ours, d), 8*d*d*sigma*sigma*g.Second, 1e-9) // 2d²ω², ω = 2σ
-	// The σ from which joint estimation is better: σ² = ½ with d² draws, ¼ with symmetric ones, up to terms of order
-	// 1/d.
+	// This is the σ above which joint estimation is better: σ² = ½ with d² draws, σ² = ¼ with symmetric draws, up to
+	// terms of order 1/d.
 	crossover := func(f func(sigma float64) (joint, processed float64)) float64 {
 		lo, hi := 0.01, 10.0
 		for range 60 {
@@ -228,8 +228,8 @@ func erratumDimensions(t *testing.T) {
 	}), math.Sqrt(0.5), 2e-3)
 }
 
-// The bias is printed as ‖Σ_i(A₂)_{[i,·]}‖², which seems to add up rows. Running averages show that it is the norm of
-// the row sums.
+// The bias is printed as ‖Σ_i(A₂)_{[i,·]}‖², which seems to add up rows. Running averages show that the bias is the
+// norm of the row sums.
 func erratumBiasNorm(t *testing.T) {
 	const n = 10
 	rowSums, added := 0.0, 0.0
@@ -267,13 +267,13 @@ func erratumGram(t *testing.T) {
 		near(t, "the first variance", inverse.At(0, 0), x.from, 1e-4)
 		near(t, "the last variance", inverse.At(n-1, n-1), x.to, 1e-4)
 	}
-	// The noise of step 1 is the first draw: it has variance 1.
+	// The noise of step 1 is the first draw, so it has variance 1.
 	near(t, "the variance of the first step's noise", f.CinvVar(1), 1, 1e-12)
 	near(t, "the variance of the last step's noise", f.CinvVar(n), 1.2718, 1e-4)
 }
 
-// The bias b_t of Algorithm 6 uses that matrix and lacks 4ζ². It is already a sum over k, but is subtracted from every
-// x̂x̂ᵀ, so it is summed again.
+// The bias b_t of Algorithm 6 uses the same wrong matrix, and lacks the factor 4ζ². It is already a sum over k, but is
+// subtracted from every x̂x̂ᵀ, so it is summed a second time.
 func erratumBias(t *testing.T) {
 	for _, x := range []struct {
 		n               int
@@ -288,9 +288,9 @@ func erratumBias(t *testing.T) {
 		s := literal{Kind: "prefix"}.setting(t, "sqrt", uint64(x.n))
 		norm := s.factor.ColNorm()
 		bias, _, _ := s.overlap.at(uint64(x.n))
-		// The bias of the squares of noisy rows after n steps, for ζ = σ = 1.
+		// Compute the bias of the squares of noisy rows after n steps, for ζ = σ = 1.
 		near(t, "the bias", 4*norm*norm*bias, x.right, 2e-3)
-		// The bias that the algorithm subtracts, taken literally.
+		// Compute the bias that the algorithm subtracts if it is taken literally.
 		var off, cumulative float64
 		for k := range x.n {
 			cumulative += inverse.At(k, k)
@@ -331,8 +331,8 @@ func erratumSplit(t *testing.T) {
 	}
 }
 
-// The sensitivity in Algorithm 5 is 2ζ√(1+τ), with the unit of ζ and without ‖C‖. With a square root, neighbours are
-// farther apart than that.
+// The sensitivity in Algorithm 5 is 2ζ√(1+τ). It has the unit of ζ, and it lacks ‖C‖. With a square root, neighbours
+// are farther apart than that.
 func erratumConcatenation(t *testing.T) {
 	const n, zeta, tau = 64, 1.5, 0.4
 	s := literal{Kind: "prefix"}.setting(t, "sqrt", n)
@@ -378,8 +378,8 @@ func erratumSquareRoot(t *testing.T) {
 	}
 }
 
-// Algorithms 1 and 3 draw d² values for a symmetric matrix. Symmetrised, their noise equals that of d(d+1)/2 draws,
-// whose squared norm is about half.
+// Algorithms 1 and 3 draw d² values for a symmetric matrix. If this noise is symmetrised, it equals that of d(d+1)/2
+// draws, whose squared norm is about half.
 func erratumSymmetric(t *testing.T) {
 	const d, runs = 3, 60000
 	source := rand.New(rand.NewPCG(7, 7))
@@ -435,7 +435,8 @@ func erratumCovariance(t *testing.T) {
 	if !(h1-h3 < h1-odd && h1-odd <= h1-1 && h1-1 < h1) {
 		t.Errorf("bounds %g, %g, %g, %g", h1-h3, h1-odd, h1-1, h1)
 	}
-	// No rows exceed H₁ − 1: at every step the mean square deviation is at most 1, and at the first step it is 0.
+	// No rows exceed the first bound, H₁ − 1: at every step the mean square deviation is at most 1, and at the first
+	// step it is 0.
 	source := rand.New(rand.NewPCG(1, 16))
 	for range 2000 {
 		var total, sum, squares float64

@@ -36,8 +36,8 @@ func clipped(x []float64, d int, clip float64) []float64 {
 // truth holds the exact mean, second moment and covariance of each step.
 type truth struct{ mean, second, covariance [][]float64 }
 
-// exactly computes the result of a program without privacy and without increments: every step from all records so far,
-// in float64.
+// exactly computes the result without privacy, in float64. It computes every step from all records so far, not from the
+// step before.
 func exactly(s audit.Stream, c Config, clip float64) truth {
 	var x truth
 	d := len(c.Columns)
@@ -90,13 +90,12 @@ func exactly(s audit.Stream, c Config, clip float64) truth {
 //
 //   - mean and second moment: (error/SE)² summed over runs and coordinates, which
 //     is exactly χ², except for the effect of the lattice (10⁻⁷);
-//   - covariance: the bias, which must be removed, and the variance. The SE uses the
-//     noisy mean instead of the true one: on average SE² is the variance plus 4v² on
-//     the diagonal and 2v² off it, v the variance of a mean. The errors are not
-//     Gaussian there; the tolerance comes from the sample's fourth moment.
+//   - covariance: the bias, which must be removed, and the variance. The SE uses the noisy mean instead of the true
+//     one. So on average SE² is the variance plus 4v² on the diagonal and 2v² off it, where v is the variance of a
+//     mean. The errors are not Gaussian there; the tolerance comes from the sample's fourth moment.
 //
-// Runs are independent, but their steps are not, so each step has a separate assertion. 6·(3 + 2·6) + 6 assertions
-// share alpha 10⁻⁹. There are 30 000 runs, with STREAMDP_SLOW=1 60 000.
+// Runs are independent, but the steps of a run are not, so each step has a separate assertion. 6·(3 + 2·6) + 6
+// assertions share alpha 10⁻⁹. There are 30 000 runs, or 60 000 with STREAMDP_SLOW=1.
 func TestStandardErrors(t *testing.T) {
 	t.Parallel()
 	const steps, d, clip, alpha = 6, 3, 1.7, stattest.Alpha / 96
@@ -180,7 +179,7 @@ func TestStandardErrors(t *testing.T) {
 				slack *= 2
 			}
 			expected := stated[step][i]/n - slack
-			// The error of the variance, and that of the mean of SE².
+			// Allow for the errors of the variance and of the mean of SE².
 			most := z * (math.Sqrt((kurtosis-variance*variance)/n) + 4*v[step]*clip*math.Sqrt(v[step]/n) +
 				4*v[step]*v[step]/math.Sqrt(n))
 			if !(math.Abs(variance-expected) <= most) {
@@ -195,8 +194,8 @@ func TestStandardErrors(t *testing.T) {
 		runs, worst[0], worst[1], worst[2])
 }
 
-// TestGoldenErrors: standard errors of covariances must be rounded after every operation, on every processor, because
-// releases are compared byte by byte.
+// TestGoldenErrors pins the bits of standard errors of covariances. They must be rounded after every operation, on
+// every processor, because releases are compared byte by byte.
 func TestGoldenErrors(t *testing.T) {
 	round := func(op func(z, x, y *big.Float) *big.Float, x, y float64) float64 {
 		z, _ := op(new(big.Float).SetPrec(53), big.NewFloat(x), big.NewFloat(y)).Float64()
@@ -338,8 +337,8 @@ func TestWorkloads(t *testing.T) {
 	}
 }
 
-// TestOriginalUnits computes the values in original units from those in scaled units. If the units are equal, these
-// values must be left out.
+// TestOriginalUnits compares the values in original units with those in scaled units. If the units are equal, the
+// release must leave out the values in original units.
 func TestOriginalUnits(t *testing.T) {
 	t.Parallel()
 	centre, scale := []float64{10, -3}, []float64{2, 0.25}
@@ -426,8 +425,8 @@ func TestValues(t *testing.T) {
 	}
 }
 
-// TestHorizon closes steps up to the last one, and none after it. Without a horizon, the estimator ends where the
-// charge for rounding ends.
+// TestHorizon closes steps up to the last one. No further step may close. Without a horizon, the estimator must end
+// where the charge for rounding ends.
 func TestHorizon(t *testing.T) {
 	t.Parallel()
 	for _, c := range everything(5) {
@@ -474,7 +473,7 @@ func TestHorizon(t *testing.T) {
 
 func endlessSteps(d uint64) uint64 { return 1 << 56 / (d * (d + 1) / 2) }
 
-// TestSlots: a step that got more records than it has slots is refused, because its sums may overflow.
+// TestSlots gives a step more records than it has slots. Close must refuse it, because its sums may overflow.
 func TestSlots(t *testing.T) {
 	t.Parallel()
 	e := mustNew(t, Config{Clip: 1, Columns: dptest.Columns(1), Step: 3, Factorization: "identity"},

@@ -12,8 +12,8 @@ import (
 	"github.com/streamdp/streamdp/moments"
 )
 
-// The plan of an estimator for running means and covariances of two columns says before any record how much a record
-// pays, and how large the noise will be.
+// This plans an estimator for running means and covariances of two columns. Before the first record, the plan says how
+// much a record pays, and how large the noise will be.
 func ExampleNew() {
 	e, err := moments.New(moments.Config{
 		Columns: []string{"height", "weight"},
@@ -40,7 +40,7 @@ func ExampleNew() {
 	// step 10000: se of a mean 1.1e-05, of a second moment 3.1e-05 and 2.2e-05
 }
 
-// Two steps of a stream, with the noise of a run.
+// This closes two steps of a stream, with the noise of a run.
 func ExampleEstimator_Close() {
 	e, err := moments.New(moments.Config{Columns: []string{"x", "y"}, Clip: 2, Step: 100_000},
 		dp.Params{Epsilon: 1, Delta: 1e-8, Adjacency: dp.Replace})
@@ -68,8 +68,8 @@ func ExampleEstimator_Close() {
 	// mean [0.4 1.1], se [0.0001]; covariance [0.1 -0.1 0.1]
 }
 
-// Invalid records and empty slots: nil counts as a record and contributes zeros; a slot without a record is not added.
-// Zero noise, which no program may use, shows the exact average.
+// This shows invalid records and empty slots. A nil row counts as a record and contributes zeros. For a slot without a
+// record, Add is not called. Zero noise, which no program may use, shows the exact average.
 func ExampleEstimator_Add() {
 	e, err := moments.New(moments.Config{Clip: 5, Columns: dptest.Columns(2), Step: 4, Factorization: "identity"},
 		dp.Params{Mu: 1, Adjacency: dp.ZeroOut})
@@ -90,8 +90,8 @@ func ExampleEstimator_Add() {
 	// 3 records, mean [2.000 1.667], second moment [6.000 5.000 5.667]
 }
 
-// A restart: with the plan of the epoch and the state of run and estimator, a program continues with the same bytes as
-// if it had not been interrupted.
+// This is a restart. With the plan of the epoch and the state of run and estimator, a program continues with the same
+// bytes as if it had not been interrupted.
 func ExampleAdopt() {
 	cfg := moments.Config{Columns: []string{"x"}, Clip: 1, Step: 1000, Workload: "sum", Horizon: 10}
 	params := dp.Params{Epsilon: 1, Delta: 1e-8, Adjacency: dp.ZeroOut}
@@ -132,10 +132,10 @@ func ExampleAdopt() {
 	// both continue alike: true
 }
 
-// Private linear regression from moments: with rows of features and target, covariances contain everything that least
-// squares needs, so coefficients after every step cost nothing in addition to the moments. The eigenvalues of the
-// covariance are raised to the size of its noise before it is inverted: otherwise directions that are mostly noise
-// would be amplified.
+// This is private linear regression from moments. If rows consist of features and target, covariances contain
+// everything that least squares needs. So coefficients after every step cost nothing in addition to the moments. Before
+// the covariance is inverted, its eigenvalues are raised to the size of its noise; otherwise directions that are mostly
+// noise would be amplified.
 func ExampleProjectPSD_regression() {
 	e, err := moments.New(moments.Config{
 		Columns: []string{"x1", "x2", "y"}, Clip: 2, Step: 50_000,
@@ -183,14 +183,14 @@ func ExampleProjectPSD_regression() {
 	// 200000 records: y = 0.8x₁ -0.5x₂ +0.15, standard error of a covariance 1e-04
 }
 
-// A Gaussian density from a private mean and covariance, and its divergence from another one.
+// This makes a Gaussian density from a private mean and covariance, and computes its divergence from another density.
 func ExampleNewDensity() {
 	truth, err := moments.NewDensity([]float64{0.2, -0.1}, []float64{0.3, 0.1, 0.2}, 1e-9)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	// A release might contain these values. The floor has the size of its standard errors.
+	// A release might contain these values. The floor is about as large as their standard errors.
 	private, err := moments.NewDensity([]float64{0.21, -0.08}, []float64{0.28, 0.12, 0.21}, 0.02)
 	if err != nil {
 		fmt.Println(err)

@@ -7,9 +7,9 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// Errors holds standard errors of one release, in scaled units, and its expected root squared errors: the Euclidean
-// norm for the mean, the Frobenius norm for the others. An error that depends on the rows is replaced by its upper
-// bound over all rows.
+// Errors holds the standard errors of the entries of one release, in scaled units, and the root of each value's
+// expected squared error: in Euclidean norm for the mean, in Frobenius norm for the others. If an error depends on the
+// rows, the field is an upper bound over all rows.
 type Errors struct {
 	Mean                  float64 `json:"mean"`
 	Diagonal              float64 `json:"second_moment_diagonal"`
@@ -25,9 +25,10 @@ type Errors struct {
 }
 
 // Expect returns the errors that the release of step t will state if every slot holds a record. They are known before
-// any record. The errors of the covariance depend on the mean; Expect gives them for the mean of largest possible norm.
+// the first record. The errors of the covariance depend on the mean; Expect assumes a mean of the largest possible
+// norm.
 //
-// Cost: as a release; with post-processing over correlated noise O(t²).
+// Cost: that of a release; O(t²) with post-processing over correlated noise.
 func (e *Estimator) Expect(t uint64) Errors {
 	d, slots := len(e.cfg.Columns), e.cfg.Step
 	first, second := e.shapes.first.divisor(t, slots), e.shapes.second.divisor(t, slots)
@@ -56,8 +57,8 @@ func (e *Estimator) Expect(t uint64) Errors {
 	return x
 }
 
-// Covariances are the covariances between an entry in one release and the same entry in another. The noise of different
-// entries is independent.
+// Covariances are the covariances of the noise of an entry in one release with the noise of the same entry in another
+// release. The noise of different entries is independent.
 type Covariances struct{ Mean, Diagonal, OffDiagonal float64 }
 
 // Across returns the covariances of the noise of releases t and u, if every slot holds a

@@ -7,9 +7,9 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// ExpectedError returns the expected squared errors of both moments in releases whose gains are g: of the first
-// moment's Euclidean norm, and of the second moment's Frobenius norm. With the deviation τ of the first moment's draws,
-// and the variances v of the second moment's diagonal and v/2 of its other draws,
+// ExpectedError returns the expected squared errors of both moments in releases whose gains are g. The error of the
+// first moment is in Euclidean norm, that of the second in Frobenius norm. The first moment's draws have standard
+// deviation τ. The second moment's draws have variance v on the diagonal, and v/2 off it. Then
 //
 //	first                      d·τ²·First
 //	second of jme, ime, cs     d(d+1)/2·v·Second
@@ -42,12 +42,11 @@ func ExpectedError(method string, n Noise, clip float64, d int, g Gains) (first,
 	return first, joint
 }
 
-// ReleaseGains returns the sum of the gains of the releases first … last of a workload, including its row scaling, over
-// noise correlated by c1 and c2.
+// ReleaseGains adds up the gains of the releases `first` … `last` of a workload, including its row scaling. c1 and c2
+// correlate the noise.
 //
-// Errors: the gains of post-processing are not known for the first moment's factorization. The other gains are returned
-// nevertheless.
-// Cost: O(last²) for squares over correlated noise.
+// Errors: the gains of post-processing are not known for the first moment's factorization; then the other gains are
+// returned nevertheless. Cost: O(last²) for squares over correlated noise.
 func ReleaseGains(w matfact.Workload, c1, c2 matfact.Factorization, first, last uint64) (sum Gains, err error) {
 	s := shapes{shape{factor: c1, kernel: w.Kernel()}, shape{factor: c2, kernel: w.Kernel()}}
 	var g *overlap
@@ -67,13 +66,12 @@ func ReleaseGains(w matfact.Workload, c1, c2 matfact.Factorization, first, last 
 	return sum, err
 }
 
-// ExpectedCovarianceError returns an upper bound on the expected squared Frobenius error of the debiased covariance in
-// release t of running means, for steps of one record. The method is joint estimation, which attains the bound,
-// post-processing, or their best combination.
+// ExpectedCovarianceError is for running means with steps of one record. It returns an upper bound on the expected
+// squared error, in Frobenius norm, of the debiased covariance in release t. The method is joint estimation, which
+// attains the bound, post-processing, or their best combination.
 //
-// Errors: as ReleaseGains, for methods that square rows.
-// Source: Kalinin, Upadhyay, Lampert, Theorems 4.1 and 4.2, corrected; ours for the combination.
-// docs/theory/moments.md.
+// Errors: for methods that square rows, those of ReleaseGains. Source: Kalinin, Upadhyay, Lampert, Theorems 4.1 and
+// 4.2, corrected; the combination is ours. See docs/theory/moments.md.
 func ExpectedCovarianceError(method string, c matfact.Factorization, n Noise, clip float64, d int,
 	t uint64) (float64, error) {
 	mean := matfact.Workload{Kind: "mean"}
@@ -86,42 +84,42 @@ func ExpectedCovarianceError(method string, c matfact.Factorization, n Noise, cl
 	case "combined":
 		return covarianceError(x.weight(n, clip, d), n, clip, d, x), err
 	}
-	x.slots, x.white = 0, false // the mean's noise alone
+	x.slots, x.white = 0, false // the mean's noise is independent of the second moment's
 	return covarianceError(1, n, clip, d, x), nil
 }
 
-// Combine combines two independent unbiased estimates with squared errors joint and
-// processed. It returns the weight of the first one in the best combination, and the
-// combination's squared error.
+// Combine finds the best combination of two independent unbiased estimates, whose squared errors are `joint` and
+// `processed`. It returns the weight of the first estimate and the squared error of the combination.
 func Combine(joint, processed float64) (weight, combined float64) {
 	weight = processed / (joint + processed)
 	return weight, float64(weight * joint)
 }
 
-// scatter holds the numbers other than the noise on which the covariance of post-processed rows depends. With the
+// scatter holds the numbers, apart from the noise, on which the covariance of post-processed rows depends. With the
 // release's normalised weights a and the weight w of joint estimation, Σ̂ = wŜ_J + Σ_kl H_kl x̂_k x̂_lᵀ − E[noise], H =
 // (1−w)diag(a) − aaᵀ.
 type scatter struct {
 	gains Gains
 	total float64 // Σ_k a_k over all slots
 	white bool    // Q = I
-	// For equal weights 1/divisor: the number of slots and of records in them. slots is 0 for other weights. peak is
-	// the largest weight.
+	// If all weights equal 1/divisor, slots is the number of slots, and records the number of records in them. For
+	// other weights slots is 0. peak is the largest weight.
 	slots, records, divisor, peak float64
 }
 
-// spread returns upper bounds on the contribution of H to the error, for c = 1 − w. linear bounds tr(XᵀHQHX)/ζ² over
-// rows of norm at most ζ, and quartic bounds tr((HQ)²). An entry of the covariance has a variance of at most
+// spread returns upper bounds on what H contributes to the error, for c = 1 − w. linear is an upper bound on
+// tr(XᵀHQHX)/ζ² over rows of norm at most ζ, and quartic one on tr((HQ)²). An entry of the covariance has a variance of
+// at most
 //
 //	w²v₂ + 4τ²ζ²·linear + 2τ⁴·quartic    on the diagonal
 //	w²v₂/2 + τ²ζ²·linear + τ⁴·quartic    off it
 //
-// with v₂ the variance of a diagonal entry of joint estimation's second moment.
+// where v₂ is the variance of a diagonal entry in the second moment of joint estimation.
 func (s *scatter) spread(c float64) (linear, quartic float64) {
 	u := s.gains.First
 	if s.white && s.slots > 0 {
-		// M²·tr(XᵀH²X) = c²Σ‖x‖² + (slots − 2cM)‖Y‖², where empty slots have
-		// x = 0 and ‖Y‖ ≤ ζ·records/M; Y may be 0 unless it is the only record.
+		// M²·tr(XᵀH²X) = c²Σ‖x‖² + (slots − 2cM)‖Y‖², where empty slots have x = 0 and ‖Y‖ ≤ ζ·records/M; Y may be 0 if
+		// there is more than one record.
 		share := s.records / s.divisor
 		mean := float64(s.slots-float64(float64(2*c)*s.divisor)) * float64(share*share)
 		if s.records > 1 {
@@ -138,8 +136,8 @@ func (s *scatter) spread(c float64) (linear, quartic float64) {
 	return linear, max(quartic, 0)
 }
 
-// norms returns bounds of ‖aYᵀ‖_Q and ‖(diag(a) − aaᵀ)X‖_Q for ζ = 1. ‖HX‖_Q is at most w times
-// the first plus c times the second.
+// norms returns upper bounds on ‖aYᵀ‖_Q and ‖(diag(a) − aaᵀ)X‖_Q for ζ = 1. ‖HX‖_Q is at most w times the first bound
+// plus c times the second.
 func (s *scatter) norms() (root, inner float64) {
 	root = math.Sqrt(s.gains.First)
 	inner = math.Sqrt(s.gains.Cross) + root
@@ -149,8 +147,8 @@ func (s *scatter) norms() (root, inner float64) {
 	return root, inner
 }
 
-// weight returns the w in [0, 1] with the smallest bound on the covariance's squared error.
-// It is the zero of a derivative, or a kink of the bound.
+// weight returns the w in [0, 1] for which the bound on the covariance's squared error is smallest. At this w the
+// derivative is zero, or the bound has a kink.
 func (s *scatter) weight(n Noise, clip float64, d int) float64 {
 	dim, square := float64(d), float64(n.First*n.First)
 	joint := float64(dim * (dim + 1) / 2 * float64(float64(n.Diagonal*n.Diagonal)*s.gains.Second))

@@ -35,8 +35,8 @@ func withCountOf(f *fullCount, nu float64, x, y []float64) float64 {
 	return u + v - 2*b + nu*(u*u+v*v-2*b*b) + f.weight*h*h
 }
 
-// TestFullCountIsFree: random pairs of neighbours, and pairs of all norms and angles, never exceed r(ν), and some
-// attain it. For one column under replace they reach r(ν) + κ and no more.
+// TestFullCountIsFree tries random pairs of neighbours, and pairs of all norms and angles. No squared distance may
+// exceed r(ν), and some must attain it. For one column under replace the limit is r(ν) + κ.
 func TestFullCountIsFree(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(31, 32))
@@ -100,8 +100,8 @@ func TestFullCountIsFree(t *testing.T) {
 	}
 }
 
-// TestFullCountFalls: on the lattice h falls with the norm, is 1 for short rows and 0 for rows at the clip norm, and
-// never exceeds the bound by which it is defined. The norms up to which rows have h = 1 agree with
+// TestFullCountFalls checks h on the lattice. h must fall as the norm grows, from 1 for short rows to 0 for rows at the
+// clip norm, and must never exceed the bound in its definition. The norms up to which h = 1 must agree with
 // docs/theory/moments.md, §10.
 func TestFullCountFalls(t *testing.T) {
 	t.Parallel()
@@ -118,7 +118,7 @@ func TestFullCountFalls(t *testing.T) {
 			f, k := e.unshortened, uint64(e.plan.Lattice.K)
 			last, full := int64(f.one), 0.0
 			for i := uint64(0); i <= 4000; i++ {
-				// Points are closer to each other near the clip norm.
+				// Choose points that are closer to each other near the clip norm.
 				n := k - uint64(float64(k)*math.Pow(1-float64(i)/4000, 3))
 				h := f.of(n * n)
 				if h > last || h < 0 {
@@ -142,8 +142,8 @@ func TestFullCountFalls(t *testing.T) {
 	}
 }
 
-// TestFullCountWhole: rows below f.whole, for which h is not computed, have h = 1, and almost all rows with h = 1 are
-// below f.whole.
+// TestFullCountWhole checks that the rows below f.whole, for which h is not computed, have h = 1. Almost all rows with
+// h = 1 must be below f.whole.
 func TestFullCountWhole(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(1, 2))
@@ -180,9 +180,9 @@ func TestFullCountWhole(t *testing.T) {
 	}
 }
 
-// TestFullShare: without noise the released share is the share of the records that are not shortened, where null
-// records count as not shortened. With noise the stated error is its standard deviation, in the unit of √10·α√u/μ
-// records.
+// TestFullShare checks the released share. Without noise it must be the share of the records that are not shortened;
+// null records count as not shortened. With noise its standard deviation must be the stated error, in units of
+// √10·α√u/μ records.
 func TestFullShare(t *testing.T) {
 	t.Parallel()
 	for _, workload := range []string{"mean", "sum", "window", "exponential"} {
@@ -269,7 +269,8 @@ func boolean(yes bool) float64 {
 	return 0
 }
 
-// TestMutantFullCount: the sensitivity audit finds a count of rows that are not shortened whose weight is not charged.
+// TestMutantFullCount counts rows that are not shortened without charging the weight of the count. The sensitivity
+// audit must find this fault.
 func TestMutantFullCount(t *testing.T) {
 	t.Parallel()
 	const clip, steps = 1.5, 5
@@ -281,7 +282,7 @@ func TestMutantFullCount(t *testing.T) {
 		x, y      []float64
 		want      float64 // the distance in units of μ
 	}{
-		// An indicator instead of h: rows just inside the ball count 1 in addition to r(ν).
+		// This fault uses an indicator instead of h. Then rows just inside the ball add 1 to r(ν).
 		{"indicator", dp.ZeroOut, 3, func(e *Estimator) { e.unshortened.plain = true },
 			[]float64{clip * (1 - 1e-5), 0, 0}, nil, math.Sqrt(1.1)},
 		{"indicator under replace", dp.Replace, 3, func(e *Estimator) { e.unshortened.plain = true },

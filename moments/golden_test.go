@@ -15,9 +15,9 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
-// TestGolden pins every bit of plans, releases and states of joint moment estimation, on every architecture and
-// permanently, because another version must be able to continue an epoch. The noise is keyed. It covers all workloads
-// and factorizations of audited; adjacency and the choice of ν alternate.
+// TestGolden pins every bit of plans, releases and states of joint moment estimation. They must be the same on every
+// architecture and in every later version, so that a later version can continue an epoch. The noise is keyed. The test
+// covers all workloads and factorizations of audited; adjacency and the choice of ν alternate.
 func TestGolden(t *testing.T) {
 	t.Parallel()
 	const steps = 40
@@ -36,7 +36,8 @@ func TestGolden(t *testing.T) {
 	if got := hashOf(t, all, steps); got != want {
 		t.Errorf("plans, releases or states of joint estimation changed: %s, were %s", got, want)
 	}
-	// Normalised columns, without factorizations from optimisers, whose last bits differ between machines.
+	// Test normalised columns too, but no factorizations from optimisers, because their last bits differ between
+	// machines.
 	all = nil
 	for _, c := range ending(steps) {
 		if c.Factorization == "sqrt" || c.Factorization == "bisr" {

@@ -18,10 +18,10 @@ func methodPairs(a *subject, adjacency dp.Adjacency) []audit.Pair {
 	return append([]audit.Pair{a.worst(adjacency)}, audit.NullPairs(a.plan.Clip, len(a.cfg.Columns), adjacency)...)
 }
 
-// TestMethodsSensitivity is the sensitivity audit of every method: by releases if they determine the noisy rows, and by
-// coupling in all cases. Coupling: releases of neighbours are the same to the last bit, including squares, weights and
-// projections, if the noise is moved by the difference of the neighbours, which must be at most μ. For the worst pair
-// it must be exactly the distance that the method claims to attain. STREAMDP_SLOW=1 tests all pairs for each
+// TestMethodsSensitivity is the sensitivity audit of every method. It uses releases if they determine the noisy rows,
+// and coupling in all cases. Coupling moves the noise by the difference of two neighbours. Then their releases must be
+// the same to the last bit, including squares, weights and projections, and the difference must be at most μ. For the
+// worst pair it must be exactly the distance that the method claims to attain. STREAMDP_SLOW=1 tests all pairs for each
 // configuration, otherwise a fifth.
 func TestMethodsSensitivity(t *testing.T) {
 	t.Parallel()
@@ -79,9 +79,9 @@ func TestMethodsSensitivity(t *testing.T) {
 	}
 }
 
-// TestMethods runs all audits over every method: A0, A1 and A2, with d = 1 under one adjacency and d = 3 under the
-// other; with STREAMDP_SLOW=1 with more runs, and d = 1, 2, 3 under both. The probability of a false alarm is 10⁻⁹ an
-// audit.
+// TestMethods runs the audits A0, A1 and A2 over every method, with d = 1 under one adjacency and d = 3 under the
+// other. With STREAMDP_SLOW=1 it makes more runs, and uses d = 1, 2, 3 under both adjacencies. The probability of a
+// false alarm is 10⁻⁹ an audit.
 func TestMethods(t *testing.T) {
 	t.Parallel()
 	slow := os.Getenv("STREAMDP_SLOW") != ""
@@ -162,7 +162,7 @@ func TestMutantMethods(t *testing.T) {
 			func(e *Estimator) { e.first.sd[0] /= 2 }, 2},
 		{"squares of exact rows", Config{Method: "pp"}, dp.Params{Mu: 4, Adjacency: dp.ZeroOut},
 			func(e *Estimator) { e.first.shaper = exactSquares{e.first.shaper, e} }, 0},
-		// Each of two mechanisms spends μ²: √2.
+		// Each of two mechanisms spends μ², so the distance is √2.
 		{"all of the budget for each moment", Config{Method: "ime", Split: 0.5},
 			dp.Params{Mu: 4, Adjacency: dp.ZeroOut}, func(e *Estimator) {
 				for _, s := range []*series{e.first, e.second} {

@@ -12,10 +12,10 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/estimatortest"
 )
 
-// TestExpectedErrors simulates every formula of an expected error: the squared errors of both moments and of the
-// covariance, summed over all releases, of estimators under many keys. ζ is not 1, and the matrix is a square root.
-// Terms that depend on the rows are computed for the stream of the test; TestScatter checks that the stated bounds hold
-// for all rows.
+// TestExpectedErrors tests every formula of an expected error by simulation. It runs estimators under many keys, and
+// sums the squared errors of both moments and of the covariance over all releases. ζ is not 1, and the matrix is a
+// square root. Terms that depend on the rows are computed for the stream of the test; TestScatter checks that the
+// stated bounds hold for all rows.
 //
 // The tolerance follows from the sample's own variance; 3 assertions for each of the methods, workloads and matrices
 // share alpha 10⁻⁹. With STREAMDP_SLOW=1 there are 2·10⁵ runs, and all errors must be within 1 % in addition.
@@ -179,8 +179,8 @@ func expectedErrors(e *Estimator, s audit.Stream, c Config) (exact, stated [3]fl
 }
 
 // TestStatedErrors tests the methods that square rows. The variance of every released entry must not exceed that of its
-// stated standard error, which is an upper bound. The mean must be the true value, except for the second moment of pp,
-// which is biased. 2000 runs, with STREAMDP_SLOW=1 4000.
+// stated standard error, which is an upper bound. The mean of the entries must be the true value, except for the second
+// moment of pp, which is biased. There are 2000 runs, or 4000 with STREAMDP_SLOW=1.
 func TestStatedErrors(t *testing.T) {
 	t.Parallel()
 	const steps, d, alpha = 5, 2, stattest.Alpha / 500
@@ -262,7 +262,7 @@ func TestAcross(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Rows of AC⁻¹ divided by the divisors for full slots, computed from unit impulses.
+		// Compute rows of AC⁻¹ from unit impulses, and divide them by the divisors for full slots.
 		rows := func(s *shape) (u, v []float64) {
 			u, v = make([]float64, n), make([]float64, n)
 			for j := range n {

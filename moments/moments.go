@@ -1,13 +1,13 @@
 // Package moments releases running first and second moments of a stream under differential privacy, and the covariance
-// that follows from them.
+// computed from them.
 //
 // For example, an [Estimator] with Columns "height", "weight", Step 100 and the default workload takes 100 rows by
 // [Estimator.Add]. Then [Estimator.Close] returns the mean of all rows so far, their second moment and covariance, each
 // with standard errors.
 //
 // The default method is joint moment estimation: rows and their squares are two sums of one mechanism with one joint
-// sensitivity. Under replacement the second moment then costs nothing. Rows longer than the clip bound are shortened to
-// it. A row with a number that is not finite counts as the zero row, in its slot.
+// sensitivity. Under replacement the second moment then costs nothing. If a row is longer than the clip bound, it is
+// shortened to that bound. A row with a number that is not finite counts as the zero row, in its slot.
 //
 // All arithmetic up to the noisy sums is in integers, on the lattice of package dp. Package matfact correlates the
 // noise over time. docs/theory/moments.md has derivations and corrected formulas, and says how they were checked.
@@ -35,17 +35,18 @@ import (
 // with M_t = max(1, Σ_j a_tj m_j), or 1 for the workload "sum". Z₁ has independent entries N(0, τ²). Z₂ is symmetric
 // with independent entries N(0, τ²) on and N(0, τ²/2) above the diagonal. τ = s/μ. All units refer to scaled rows.
 //
-// Independent estimation and concatenation differ in s and λ. Post-processing draws no Z₂, but squares noisy rows; the
-// combination does both. With x̂_j = X_j + [C⁻¹Z₁]_j, one record a step,
+// Independent estimation, and concatenation and split, differ in s and λ. Post-processing draws no Z₂, but squares
+// noisy rows; the combination does both. With one record a step and x̂_j = X_j + [C⁻¹Z₁]_j,
 //
 //	post-processing   Ŝ_t = Σ_j a_tj (x̂_jx̂_jᵀ − b_j I) / M_t,  b_j = Var x̂_j or 0
 //	combination       w_t of joint estimation and 1 − w_t of post-processing
 //
 // Privacy: all releases together are one Gaussian mechanism with ratio μ. (For independent estimation they are two,
 // whose squared ratios add up to μ².) So they are (ε, δ)-private with the exact curve. The unit is one record, zeroed
-// or replaced (Params.Adjacency) in its slot. The guarantee holds adaptively, and without a limit in time if there is
-// no horizon. s is the joint sensitivity, including the effect of quantisation and rounding. Squares of noisy rows,
-// weights and projections are functions of releases. The number of records in each slot, valid or not, is public.
+// or replaced (Params.Adjacency) in its slot. The guarantee also holds if records depend on earlier releases, and it
+// has no limit in time if there is no horizon. s is the joint sensitivity, including the effects of quantisation and
+// rounding. Squares of noisy rows, weights and projections are functions of releases. The number of records in each
+// slot, valid or not, is public.
 //
 // Cost: O(d²) time a record, O(d²·b) a step with b buffers of C; memory O(d²·b), and W·d²/2 numbers for a window of W
 // steps. Add allocates nothing. Projections take O(d³) a release.
@@ -71,22 +72,23 @@ type Estimator struct {
 	count        *series   // valid records, if their number is released
 	full         *series   // the count of rows that are not shortened
 	unshortened  fullCount // how a row adds to full
-	arrays       []*series // the arrays that are not nil, in the order in which a step opens them
+	arrays       []*series // those of the arrays above that are not nil, in the order in which a step opens them
 	products     *products
-	overlap      *overlap // for squares of noisy rows: the sums that their error depends on
+	overlap      *overlap // the sums on which the error of squares of noisy rows depends; nil if rows are not squared
 
 	warmup *bounds.Warmup // nil: all bounds are given
-	found  *bounds.Found  // the bounds that the warm-up found; nil: none, or not yet
-	unit   float64        // the clip norm that was found, which is the unit of rows; else 1
+	found  *bounds.Found  // the bounds that the warm-up found; nil before that, and if there is no warm-up
+	unit   float64        // the unit of rows: the clip norm if the warm-up found it, otherwise 1
 
-	// The open step, which is not part of the state.
+	// The fields below hold the open step. They are not part of the state.
 	rows    uint64
 	row     []float64  // one record, scaled by the bounds that were found
 	integer []int64    // one record on the lattice
 	squares gram.Exact // of the current block
 	inBlock uint64     // records in it
 	block   uint64     // number of records of a block
-	// wide holds the exact squares of blocks if the step is summed in parts; nil: each block is rounded separately.
+	// wide holds the exact squares of blocks if the step is summed in parts. If it is nil, each block is rounded
+	// separately.
 	wide []dp.Wide
 
 	clipped, refused uint64 // counted since New or Adopt; not part of the state
@@ -101,7 +103,7 @@ func New(cfg Config, p dp.Params) (*Estimator, error) {
 	return newEstimator(cfg, p)
 }
 
-// newEstimator is New, but accepts a weight that ValidateFor refuses: such a weight is private too.
+// newEstimator does what New does, but accepts a weight that ValidateFor refuses. Such a weight is private too.
 func newEstimator(cfg Config, p dp.Params) (*Estimator, error) {
 	cfg.Defaults()
 	plan, s, err := resolve(&cfg, p, nil, calibration.NarrowGrowth)
@@ -111,9 +113,9 @@ func newEstimator(cfg Config, p dp.Params) (*Estimator, error) {
 	return build(cfg, p, plan, s, true)
 }
 
-// Adopt returns the estimator of an epoch that has begun, with the plan that the epoch recorded. Without the plan,
-// recomputed numbers could differ in their last bits, and the releases would change. Adopt refuses a plan that does not
-// belong to the configuration.
+// Adopt returns the estimator of an epoch that has already begun. plan is the plan that the epoch recorded; a
+// recomputed plan could differ in its last bits, and the releases would change. Errors: a plan that does not belong to
+// the configuration.
 func Adopt(cfg Config, p dp.Params, plan Plan) (*Estimator, error) {
 	k, err := Keep(cfg, p, plan)
 	if err != nil {
@@ -122,8 +124,8 @@ func Adopt(cfg Config, p dp.Params, plan Plan) (*Estimator, error) {
 	return k.Estimator()
 }
 
-// Kept is a recorded plan that has been checked against its configuration, so that many epochs with the same plan check
-// it only once. It never changes, and is safe for concurrent use.
+// Kept is a recorded plan that has been checked against its configuration. Many epochs with the same plan can share it,
+// so the check is made only once. A Kept never changes, and is safe for concurrent use.
 type Kept struct {
 	cfg    Config
 	params dp.Params
@@ -148,7 +150,8 @@ func (k *Kept) Estimator() (*Estimator, error) {
 	return build(k.cfg, k.params, &k.plan, s, false)
 }
 
-// build makes an estimator from the numbers of a plan. fresh says that the plan was made just now.
+// build makes an estimator from the numbers of a plan. fresh says that the plan was just computed, not read from a
+// record.
 func build(cfg Config, p dp.Params, plan *Plan, s shapes, fresh bool) (_ *Estimator, err error) {
 	d := len(cfg.Columns)
 	pairs := d * (d + 1) / 2
@@ -166,7 +169,7 @@ func build(cfg Config, p dp.Params, plan *Plan, s shapes, fresh bool) (_ *Estima
 	}
 	if plan.joint() {
 		e.squares = gram.NewExact(d, plan.Lattice.K)
-		// A block is short enough for the sum of its squares to fit 62 bits.
+		// A block has so few records that the sum of their squares fits 62 bits.
 		e.block = uint64(1<<62) / uint64(plan.Lattice.K*plan.Lattice.K)
 		sd := make([]float64, 0, pairs)
 		for i := range d {
@@ -217,7 +220,7 @@ func build(cfg Config, p dp.Params, plan *Plan, s shapes, fresh bool) (_ *Estima
 	return e, err
 }
 
-// Plan returns the plan, the public numbers that follow from the configuration.
+// Plan returns the plan: the public numbers computed from the configuration.
 func (e *Estimator) Plan() Plan { return e.plan.clone() }
 
 // Columns returns the length of a row.
@@ -241,8 +244,9 @@ func (e *Estimator) Cost() dp.Cost {
 	return dp.Cost{Adjacency: e.params.Adjacency, Mu: e.plan.Mu}
 }
 
-// Attained returns the largest possible distance of two neighbours as a share of μ, except for the part of μ that
-// covers rounding. It is 1, except for methods that charge an upper bound on the joint distance of both moments.
+// Attained returns the largest possible distance of two neighbours, divided by the distance that is charged. It leaves
+// the charge for rounding out of account. The result is 1, except for methods that charge an upper bound on the joint
+// distance of both moments.
 func (e *Estimator) Attained() float64 {
 	t := e.cfg.tradeoff(e.plan.Method, e.plan.Nu, e.params.Adjacency)
 	if e.cfg.personal() {
@@ -258,7 +262,7 @@ func (e *Estimator) Attained() float64 {
 }
 
 // Add adds a record to the open step. row is in scaled units or, if there is a warm-up, unscaled. Add neither changes
-// nor retains it. A row whose length is not Columns, in particular nil, is an invalid record: it is counted, and
+// nor retains it. A row whose length is not Columns, for example nil, is an invalid record: it is counted, and
 // contributes the zero row.
 func (e *Estimator) Add(slot uint64, row []float64) {
 	e.rows++
@@ -307,12 +311,12 @@ func (e *Estimator) beyond(row []float64) bool {
 	return square > e.plan.Clip*e.plan.Clip
 }
 
-// Clipped returns the number of rows since New or Adopt that were shortened to the clip norm. It is not private, and
-// not part of the state.
+// Clipped returns the number of rows since New or Adopt that were shortened to the clip norm. The result is not
+// private, and not part of the state.
 func (e *Estimator) Clipped() uint64 { return e.clipped }
 
-// Refused returns the number of rows since New or Adopt that had a number that is not finite, for example because
-// scaling made it too large. It is not private, and not part of the state.
+// Refused returns the number of rows since New or Adopt with a number that is not finite, for example because scaling
+// made it too large. The result is not private, and not part of the state.
 func (e *Estimator) Refused() uint64 { return e.refused }
 
 // endBlock rounds the block's squares to the lattice of the second moment, and adds them to the squares of the step.

@@ -31,8 +31,8 @@ func recalibrate(t *testing.T, c Config, p dp.Params, f func(*Plan)) *subject {
 	return a
 }
 
-// TestMutantCalibrations: the sensitivity audit finds every wrong calibration, measures the size of the error, and
-// accepts the right one.
+// TestMutantCalibrations plants wrong calibrations. The sensitivity audit must find each and measure its size, and must
+// accept the right calibration.
 func TestMutantCalibrations(t *testing.T) {
 	t.Parallel()
 	const clip, steps = 2, 6
@@ -70,7 +70,7 @@ func TestMutantCalibrations(t *testing.T) {
 		{"free under zero-out", zeroOut, less(math.Sqrt(1+nu), 1, 1), math.Sqrt(1 + nu)},
 		// The last column of a square root has norm 1.
 		{"last column for the largest", replace, less(largest, 1, 1), largest},
-		// As if the coordinate were x_ix_j instead of √2·x_ix_j: ν = 1 off the diagonal.
+		// This calibrates as if the coordinate were x_ix_j instead of √2·x_ix_j: ν = 1 off the diagonal.
 		{"off-diagonal variance halved twice", replace, less(1, 1, math.Sqrt2), math.Sqrt(4.5 / 4)},
 	} {
 		t.Run(m.name, func(t *testing.T) {
@@ -111,9 +111,10 @@ func TestMutantCalibrations(t *testing.T) {
 	}
 }
 
-// TestMutantNoise: the noise audit finds noise that is used twice, is too small, is correlated by the wrong matrix, or
-// is fed back without rounding, and accepts the right noise. Statistics find only the faults with law set. The others
-// are too small for a thousand steps, and only the audit's identity finds them.
+// TestMutantNoise plants noise that is used twice, is too small, is correlated by the wrong matrix, or is fed back
+// without rounding. The noise audit must find each fault, and must accept the right noise. Statistics find only the
+// faults with `law` set. The others are too small for a thousand steps, and only the audit's test of equality finds
+// them.
 func TestMutantNoise(t *testing.T) {
 	t.Parallel()
 	const steps = 1000
@@ -194,9 +195,9 @@ func TestMutantNoise(t *testing.T) {
 	}
 }
 
-// TestMutantBands: noise by multiplication with a banded C⁻¹ can stop being a function of the Gaussian mechanism's
-// output in two ways: by feeding back the draws, and by feeding back the noise itself, which solves with other numbers.
-// The noise audit finds both.
+// TestMutantBands plants two faults into noise that is multiplied by a banded C⁻¹. One feeds back the draws. The other
+// feeds back the noise itself, and so solves with wrong numbers. In both cases the noise is not a function of the
+// Gaussian mechanism's output, and the noise audit must find it.
 func TestMutantBands(t *testing.T) {
 	t.Parallel()
 	const steps = 1000
@@ -236,7 +237,7 @@ func TestMutantBands(t *testing.T) {
 	}
 }
 
-// reuse returns noise that, for an array in step t, opens the array and step that other returns.
+// reuse returns noise with a fault: for an array in step t, it opens the array and step that `other` returns.
 func reuse(noise func(uint64) dp.Noise, other func(array string, t uint64) (string, uint64)) func(uint64) dp.Noise {
 	drawn := map[string][]float64{}
 	return func(t uint64) dp.Noise { return reused{noise(t), t, other, drawn} }
@@ -316,7 +317,7 @@ func (s *mutantShaper) Push(w []int64) {
 	s.past = append(s.past, row)
 }
 
-// The state of a mutant is its number of steps only, because it is restored only at step 0.
+// The state of a mutant is only its number of steps, because it is restored only at step 0.
 func (s *mutantShaper) AppendBinary(b []byte) ([]byte, error) {
 	return append(b, make([]byte, 33)...), nil
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// TestNarrow: if the noise of single rows is correlated by a BLT, its state has 64 bits, for only slightly more noise.
-// For persons, and where rounding would cost too much, it has 128 bits.
+// TestNarrow checks when states are narrow. If a BLT correlates the noise of single rows, its state must have 64 bits,
+// for only slightly more noise. For persons, and where rounding would cost too much, it must have 128 bits.
 func TestNarrow(t *testing.T) {
 	t.Parallel()
 	persons := matfact.Participation{Count: 3, Separation: 4}
@@ -63,8 +63,8 @@ func TestNarrow(t *testing.T) {
 	}
 }
 
-// TestNarrowPersons: a plan for persons that states a fraction is refused, even if everything else in it is calibrated
-// to that matrix.
+// TestNarrowPersons makes a plan for persons that states a fraction. Adopt must refuse it, even if everything else in
+// the plan is calibrated to that matrix.
 func TestNarrowPersons(t *testing.T) {
 	t.Parallel()
 	p := dp.Params{Mu: 1, Adjacency: dp.ZeroOut}
@@ -87,8 +87,8 @@ func TestNarrowPersons(t *testing.T) {
 	}
 }
 
-// TestNarrowEpochs: an epoch that began with wide states continues with them, and its bits do not change. Neither kind
-// of epoch accepts the other's states.
+// TestNarrowEpochs continues an epoch that began with wide states. It must keep wide states, and its bits must not
+// change. Epochs with wide and with narrow states must refuse each other's states.
 func TestNarrowEpochs(t *testing.T) {
 	t.Parallel()
 	c, p := Config{Workload: "sum", Factorization: "blt", Horizon: 100, Clip: 1.4, Columns: dptest.Columns(3), Step: 4},
@@ -130,8 +130,8 @@ func TestNarrowEpochs(t *testing.T) {
 			t.Fatalf("step %d: the other kind of epoch accepted the state", step+1)
 		}
 	}
-	// Without its fraction a plan is one for wide states, whose rounding may cost the same to the last bits; then its
-	// epoch has wide states. A fraction cannot be added.
+	// A plan without its fraction is a plan for wide states. Their rounding may cost the same to the last bits, and
+	// then the plan is accepted and its epoch has wide states. A fraction cannot be added.
 	plan := fresh.Plan()
 	plan.Factorization.Fraction = 0
 	if e, err := Adopt(c, p, plan); err == nil && e.UnmarshalBinary(estimatortest.State(t, fresh)) == nil {
@@ -144,8 +144,8 @@ func TestNarrowEpochs(t *testing.T) {
 	}
 }
 
-// TestNarrowOtherProcessor: an epoch continues with its fraction even if this processor's optimiser would lead to one
-// that differs by one bit.
+// TestNarrowOtherProcessor checks that an epoch keeps its fraction, even if this processor's optimiser would lead to a
+// fraction with one bit more or less.
 func TestNarrowOtherProcessor(t *testing.T) {
 	t.Parallel()
 	c, p := Config{Workload: "sum", Factorization: "blt", Horizon: 100, Clip: 1.4, Columns: dptest.Columns(3), Step: 4},
@@ -166,8 +166,8 @@ func TestNarrowOtherProcessor(t *testing.T) {
 	}
 }
 
-// TestNarrowGolden pins plan, releases and state of an epoch with narrow states, on every architecture and permanently.
-// The matrix is given, because an optimiser finds different last bits on other machines.
+// TestNarrowGolden pins plan, releases and state of an epoch with narrow states, on every architecture and for all
+// later versions. The matrix is given, because an optimiser finds different last bits on other machines.
 func TestNarrowGolden(t *testing.T) {
 	t.Parallel()
 	c, p := Config{Workload: "sum", Factorization: "blt", Horizon: 100, Clip: 1.25, Columns: dptest.Columns(3), Step: 4,

@@ -7,8 +7,8 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// Gains say how large a release's errors are if the noise, before it is correlated, has variance 1. To add up squared
-// errors over several releases, add their gains.
+// Gains say how large the errors of a release are if the noise has variance 1 before it is correlated. To add up
+// squared errors over several releases, add their gains.
 //
 // a is the release's row of the workload, and Q = (CᵀC)⁻¹ is the covariance of the noise before the workload. The last
 // three gains are for post-processing, which squares noisy rows; they are 0 for other methods.
@@ -31,19 +31,18 @@ func (g Gains) over(divisor float64) Gains {
 	return Gains{g.First / s, g.Second / s, g.Fourth / s, g.Cross / s, g.Bias / s}
 }
 
-// longestSquares is the largest number of steps of post-processing over correlated noise. It takes O(t) at step t, and
-// planning n steps takes O(n²).
+// longestSquares is the largest number of steps for post-processing over correlated noise, which takes O(t) time at
+// step t. Planning n steps takes O(n²).
 const longestSquares = 1 << 14
 
 // overlap computes, step by step, the sums on which post-processing over correlated noise depends: Σ_k a_k Q_kk, Σ_kl
-// a_k a_l Q_kl² and Σ_kl |a_k a_l Q_kl| for the rows a of a kernel. With C Toeplitz and c′ the coefficients of its
-// inverse,
+// a_k a_l Q_kl² and Σ_kl |a_k a_l Q_kl| for the rows a of a kernel. If C is Toeplitz and its inverse has the
+// coefficients c′,
 //
 //	Q_{t,t−m} = Q_{t−1,t−1−m} + c′_{t−1}c′_{t−1−m},   m < t.
 //
-// Cost: O(t) time and memory at step t, O(W) time for a window. For C = I it is O(1), because all follow from Σa and
-// Σa².
-// Source: as for ExpectedError.
+// Cost: O(t) time and memory at step t, O(W) time for a window. For C = I it takes O(1), because all three sums follow
+// from Σa and Σa². Source: as for ExpectedError.
 type overlap struct {
 	kernel  matfact.Workload
 	factor  matfact.Factorization
@@ -52,8 +51,8 @@ type overlap struct {
 	step                uint64
 	q                   []float64 // Q_{t,t−m} by m
 	bias, fourth, cross float64
-	// For a window: the contribution of the pairs of step k with itself and later steps, at k mod W. It is subtracted
-	// when step k leaves the window.
+	// leaving is for a window of W steps. Entry k mod W is what the pairs of step k with itself and with later steps
+	// have added. It is subtracted when step k leaves the window.
 	leaving []Gains
 }
 
@@ -70,8 +69,8 @@ func newOverlap(f matfact.Factorization, kernel matfact.Workload) *overlap {
 	return g
 }
 
-// checkSquares returns the reason why rows with noise correlated by this factorization cannot be squared, "" if they
-// can. horizon is the number of steps; normalised says whether the columns are normalised.
+// checkSquares returns "" if rows can be squared when this factorization correlates their noise, otherwise the reason
+// why not. horizon is the number of steps; normalised says whether the columns are normalised.
 func checkSquares(kind string, normalised bool, horizon uint64) string {
 	switch {
 	case kind == "identity":
@@ -174,8 +173,7 @@ func weights(kernel matfact.Workload, t uint64) float64 {
 	return float64(t)
 }
 
-// geometric returns 1 + β + … + β^(t−1). It multiplies and adds only, so that every
-// architecture gets the same bits.
+// geometric returns 1 + β + … + β^(t−1). It only multiplies and adds, so that every architecture gets the same bits.
 func geometric(beta float64, t uint64) float64 {
 	// S(2m) = S(m)(1+β^m), S(m+1) = 1 + βS(m), from the highest bit of t down.
 	sum, power := 0.0, 1.0

@@ -8,17 +8,17 @@ import (
 )
 
 // Part sums some of the records of a step, for example those of one partition, so that several goroutines can sum a
-// step together. A Part is not safe for concurrent use, but different parts, and the estimator, may be used at the same
-// time.
+// step together. A Part is not safe for concurrent use. Different goroutines may use different parts and the estimator
+// at the same time.
 type Part struct {
 	of *Estimator
 	e  Estimator // a copy with separate integers
 }
 
 // NewPart returns an empty part of a step. It computes the same integers as the estimator, but does not round squares:
-// the squares of all parts are rounded once, when the step is closed. So a step's integers depend on its records alone,
-// not on how they are divided among parts. A record changes the rounded sum as it would change the sum of one block, so
-// the sensitivity does not change.
+// the squares of all parts are rounded once, when the step is closed. So a step's integers depend only on its records,
+// not on how they are divided among parts. The sensitivity is the same as without parts, because one record changes the
+// rounded sum just as it changes the rounded sum of one block.
 //
 // Memory: O(d²).
 // Errors: a warm-up, whose records cannot be summed in parts.
@@ -59,7 +59,7 @@ func (p *Part) Add(slot uint64, row []float64) { p.e.Add(slot, row) }
 // Merge adds the records of a part to the open step, and empties the part. Sums of integers are exact, so the order of
 // merging does not matter.
 //
-// Errors: a part of another estimator. Then nothing is added.
+// Errors: a part that belongs to another estimator. Then nothing is added.
 func (e *Estimator) Merge(part dp.Part) error {
 	p, ok := part.(*Part)
 	if !ok || p.of != e {

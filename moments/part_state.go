@@ -9,12 +9,10 @@ import (
 	"github.com/streamdp/streamdp/internal/bin"
 )
 
-// AppendBinary appends the exact sums of the part to b, so that another process can read them by
-// [Part.UnmarshalBinary]: the numbers of records, then the integers of each array, then the squares in 128 bits.
+// AppendBinary appends the exact sums of the part to b: the numbers of records, then the integers of each array, then
+// the squares in 128 bits. Another process can read them by [Part.UnmarshalBinary].
 //
-// Privacy: these are sums of records without noise. They are as private as the records.
-// Cost: O(d²).
-// Errors: none.
+// Privacy: these are sums of records without noise. Protect them like the records. Cost: O(d²). Errors: none.
 func (p *Part) AppendBinary(b []byte) ([]byte, error) {
 	c := &p.e
 	c.endBlock()
@@ -24,7 +22,7 @@ func (p *Part) AppendBinary(b []byte) ([]byte, error) {
 	w.Uint(c.refused)
 	for _, s := range c.arrays {
 		if s == c.second {
-			continue // the squares, which are not rounded yet
+			continue // the array of squares: they are not rounded yet
 		}
 		for _, k := range s.integers {
 			w.Int(k)
@@ -40,9 +38,9 @@ func (p *Part) AppendBinary(b []byte) ([]byte, error) {
 // UnmarshalBinary replaces the sums of the part by those that [Part.AppendBinary] wrote. The estimators of both parts
 // must have the same configuration and plan.
 //
-// Privacy: it refuses sums that no records of a step can have, because sensitivities rely on the bound of every record.
-// Errors: anything else than the state of such a part; a part with more records than a step has slots. The part is
-// empty after an error.
+// Privacy: UnmarshalBinary refuses sums that no records of a step can have, because sensitivities rely on the bound of
+// every record. Errors: data that is not the state of such a part; a part with more records than a step has slots. The
+// part is empty after an error.
 func (p *Part) UnmarshalBinary(data []byte) error {
 	p.Reset()
 	c, r := &p.e, bin.Reader{B: data}
@@ -122,7 +120,7 @@ func beyond(x dp.Wide, n, most uint64) bool {
 	return hi > mostHi || hi == mostHi && lo > mostLo
 }
 
-// counts reports whether n records that each add 0 to one can have this sum.
+// counts reports whether n records can have this sum if each adds a number from 0 to `one`.
 func counts(sum int64, n, one uint64) bool {
 	return sum >= 0 && !beyond(dp.Wide{Lo: uint64(sum)}, n, one)
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
-// TestPartMoved: a step whose parts another estimator summed and encoded has the same release as a step that is summed
-// here, for every method. Encoding a decoded part gives the same bytes.
+// TestPartMoved sums and encodes the parts of a step in another estimator, for every method. The release must be the
+// same as if the step is summed in one estimator. Encoding a decoded part must give the same bytes.
 func TestPartMoved(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{"jme", "ime", "cs", "pp"} {
@@ -101,8 +101,8 @@ func TestPartMoved(t *testing.T) {
 	}
 }
 
-// TestPartDamaged: a part that is cut, longer, or has sums that no rows can have is refused, and the part is empty
-// afterwards.
+// TestPartDamaged decodes a part that is cut, too long, or has sums that no rows can have. It must be refused, and the
+// part must be empty afterwards.
 func TestPartDamaged(t *testing.T) {
 	t.Parallel()
 	cfg := Config{Clip: 1, Columns: []string{"a", "b"}, Step: 5, ValidCount: new(true)}

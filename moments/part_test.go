@@ -13,9 +13,9 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/race"
 )
 
-// TestParts: a step that several goroutines sum in parts has the same release as a step that is summed at once, because
-// sums of integers are exact in any order. Errors are equal too. The rows fit one block, so second moments are rounded
-// once in both cases.
+// TestParts sums a step in parts, by several goroutines, and at once. The releases and stated errors must be the same,
+// because sums of integers are exact in any order. The rows fit one block, so second moments are rounded once in both
+// cases.
 func TestParts(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{"jme", "ime", "cs"} {
@@ -83,8 +83,8 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// TestPartsRefused: a part belongs to one estimator, and a step with more records than slots is refused, whether it is
-// summed in parts or not.
+// TestPartsRefused merges a part of another estimator, which must fail. A step with more records than slots must be
+// refused, whether it is summed in parts or not.
 func TestPartsRefused(t *testing.T) {
 	cfg := Config{Clip: 1, Columns: []string{"a"}, Step: 2}
 	p := dp.Params{Epsilon: 1, Delta: 1e-8, Adjacency: dp.Replace}
@@ -114,8 +114,8 @@ func TestPartsRefused(t *testing.T) {
 	}
 }
 
-// TestPartsOfManyBlocks: even if a step has more records than a block of squares, its integers do not depend on the
-// number of its parts.
+// TestPartsOfManyBlocks uses a step with more records than a block of squares. Its integers must not depend on the
+// number of parts.
 func TestPartsOfManyBlocks(t *testing.T) {
 	t.Parallel()
 	cfg := Config{Clip: 1, Columns: []string{"a", "b"}, Step: 600}
@@ -160,7 +160,7 @@ func TestPartsOfManyBlocks(t *testing.T) {
 	}
 }
 
-// TestPartMemory: a part of a step takes the stated memory, and two kilobytes for the Part itself.
+// TestPartMemory checks that a part takes at most the stated memory plus two kilobytes for the Part itself.
 func TestPartMemory(t *testing.T) {
 	if race.Enabled {
 		t.Skip("the race detector allocates")

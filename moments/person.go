@@ -9,28 +9,29 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// Persons: neighbouring streams differ in all records of one person, not in one record.
+// This file protects persons: neighbouring streams differ in all records of one person, not in one record.
 //
-// The person has records in at most k steps, any two at least b steps apart, at most m in a step. Under replace the
-// same number of records of another person may replace them, at other slots. The noise is the one for single records,
-// times s/s₁, with
+// The person has records in at most k steps, any two of these steps at least b apart, and at most m records in a step.
+// Under replace, records of another person, within the same limits, may replace them at other slots. The noise for
+// single records is multiplied by s/s₁, with
 //
 //	P = m·max over patterns of √Σ|CᵀC|_ij        (matfact.Sensitivity)
 //	s = ζP·√Square                               (PersonJoint and its like)
 //
-// instead of s₁ = ζ‖C‖√Square. docs/theory/moments.md, §19, has the proofs.
+// and s₁ = ζ‖C‖√Square. docs/theory/moments.md, §19, has the proofs.
 
-// PersonJoint is joint estimation that protects all records of a person, with the number of valid records as a third
-// coordinate of weight kappa (0: it is not released). Its Square is in units of (ζP)², P of matfact.Sensitivity:
+// PersonJoint returns the tradeoff of joint estimation that protects all records of a person. The number of valid
+// records is a third coordinate, of weight kappa (0 if it is not released). Square is in units of (ζP)², with P of
+// matfact.Sensitivity:
 //
 //	zero-out  1 + ν + κ
 //	replace   max(r(ν), 2(1+ν+κ)),  r(ν) = 4 for ν ≤ ½, else 2 + 2ν + 1/(2ν)
 //
-// in every dimension. For single records of one column r(ν) is smaller; that value would not be private here, because a
-// person may move to other steps.
+// in every dimension. For single records of one column r(ν) is smaller. That smaller value would not be private here,
+// because a person may move to other steps.
 //
-// Privacy: an upper bound on the squared ℓ₂ sensitivity of (CX, √λ·CS, √κζ·Cn) to one person, for any C without
-// negative inner products of columns. It is attained as long as 2(1+ν+κ) ≤ r(ν).
+// Privacy: Square is an upper bound on the squared ℓ₂ sensitivity of (CX, √λ·CS, √κζ·Cn) to one person, for any C whose
+// columns have no negative inner products. The bound is attained as long as 2(1+ν+κ) ≤ r(ν).
 func PersonJoint(nu, kappa float64, adjacency dp.Adjacency) Tradeoff {
 	square := 1 + nu + kappa
 	if adjacency == dp.Replace {
@@ -39,9 +40,9 @@ func PersonJoint(nu, kappa float64, adjacency dp.Adjacency) Tradeoff {
 	return Tradeoff{nu, square}
 }
 
-// PersonCS is concatenation and split that protects all records of a person: joint estimation with the crude
-// sensitivity of one vector, the norm √(1+ν+κ), or twice √(1+ν). Under replace that is at least PersonJoint's
-// sensitivity.
+// PersonCS returns the tradeoff of concatenation and split that protects all records of a person. It is joint
+// estimation with the crude sensitivity of one vector: its norm √(1+ν+κ), or twice √(1+ν). Under replace that is at
+// least PersonJoint's sensitivity.
 func PersonCS(nu, kappa float64, adjacency dp.Adjacency) Tradeoff {
 	t := PersonJoint(nu, kappa, adjacency)
 	if adjacency == dp.Replace {
@@ -50,16 +51,16 @@ func PersonCS(nu, kappa float64, adjacency dp.Adjacency) Tradeoff {
 	return t
 }
 
-// PersonSplit is independent estimation that protects all records of a person: share·μ² for the first moment and the
-// count, the rest for the second moment. The squared sensitivity of the second mechanism alone is 1 under zero-out, and
-// 2 under replace in every dimension.
+// PersonSplit returns the tradeoff of independent estimation that protects all records of a person. The first moment
+// and the count get share·μ², the second moment gets the rest. The squared sensitivity of the second moment's mechanism
+// is 1 under zero-out, and 2 under replace in every dimension.
 func PersonSplit(share, kappa float64, adjacency dp.Adjacency) Tradeoff {
 	return PersonJoint(0, kappa, adjacency).split(share, 2, adjacency)
 }
 
-// PersonCountWeight returns the weight κ of the number of valid records if it is released with moments of relative
-// weight ν and all records of a person are protected: 0.1 or, under replace, the largest weight that is free, (r(ν) − 2
-// − 2ν)/2, if that is more.
+// PersonCountWeight returns the weight κ of the number of valid records, if all records of a person are protected and
+// the second moment has relative weight ν. The result is 0.1. Under replace it is the largest weight that is free,
+// (r(ν) − 2 − 2ν)/2, if that is more than 0.1.
 func PersonCountWeight(nu float64, adjacency dp.Adjacency) float64 {
 	if adjacency == dp.Replace {
 		return max(countWeight, (calibration.SquaresSensitivity(nu, 2, adjacency)-2-2*nu)/2)
@@ -75,8 +76,8 @@ func (c *Config) participation() matfact.Participation {
 	return calibration.Persons(c.Person, c.Step)
 }
 
-// norm returns the largest joint norm of the columns of C in which neighbours can differ: ColNorm for single records, P
-// for persons.
+// norm returns the largest joint norm of a set of columns of C in which neighbours can differ: ColNorm for single
+// records, P for persons.
 func (c *Config) norm(f matfact.Factorization) (float64, error) {
 	if !c.personal() {
 		return f.ColNorm(), nil
@@ -84,8 +85,8 @@ func (c *Config) norm(f matfact.Factorization) (float64, error) {
 	return matfact.Sensitivity(f, c.participation(), c.last())
 }
 
-// dimension returns the number of columns for which the joint sensitivity of both moments is computed. For persons one
-// column costs as much as two.
+// dimension returns the number of columns to use in the formula for the joint sensitivity of both moments. For persons
+// one column costs as much as two.
 func (c *Config) dimension() int {
 	if c.personal() {
 		return max(2, len(c.Columns))
@@ -105,8 +106,8 @@ func (c *Config) countWeight(method string, nu float64, adjacency dp.Adjacency) 
 	return countWeight
 }
 
-// firstNu returns the weight of the second moment in the mechanism that contains the first: 0 if the second moment has
-// a mechanism of its own.
+// firstNu returns the weight of the second moment in the mechanism of the first moment. It is 0 if the second moment
+// has a mechanism of its own.
 func (c *Config) firstNu(method string, nu float64) float64 {
 	switch method {
 	case "ime", "pp", "pp_debiased":
@@ -117,7 +118,7 @@ func (c *Config) firstNu(method string, nu float64) float64 {
 	return nu
 }
 
-// personTradeoff is tradeoff for persons.
+// personTradeoff does for persons what tradeoff does for single records.
 func (c *Config) personTradeoff(method string, nu float64, adjacency dp.Adjacency) Tradeoff {
 	kappa, first := c.countWeight(method, nu, adjacency), c.firstNu(method, nu)
 	switch method {

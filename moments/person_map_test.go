@@ -19,7 +19,8 @@ type slotOf struct {
 }
 
 // counted passes a log through the map of persons, as the daemon does, and returns the rows that reach the estimator.
-// Before the step restart (from 0) the map is replaced by an empty one, as if it had been lost; −1: never.
+// Before the step with number `restart` (from 0) the map is replaced by an empty one, as if it had been lost. If
+// restart is −1, the map is kept.
 func counted(t *testing.T, r persons.Rule, log []slotOf, restart int) audit.Stream {
 	t.Helper()
 	var m *persons.Map
@@ -50,8 +51,8 @@ func counted(t *testing.T, r persons.Rule, log []slotOf, restart int) audit.Stre
 
 // TestPersonsThroughMap is the sensitivity audit of the map of persons and the estimator together, for whole logs: a
 // person's records are replaced by null records or, under replace, by those of a new person at other slots. No two such
-// logs are farther apart than μ. A person who writes into every slot reaches μ, and the audit finds maps that admit too
-// much.
+// logs may be farther apart than μ. A person who writes into every slot must reach μ, and the audit must find maps that
+// admit too many records.
 func TestPersonsThroughMap(t *testing.T) {
 	t.Parallel()
 	for _, factorization := range []string{"auto", "identity"} {
@@ -130,7 +131,8 @@ func TestPersonsThroughMap(t *testing.T) {
 						t.Errorf("%s: the audit misses a map with more %s: %.6g of μ", name, what, d)
 					}
 				}
-				// With independent noise, adjacent steps cost no more than others, so there only the cap has an effect.
+				// With independent noise, adjacent steps cost no more than others, so only the largest number of steps
+				// has an effect.
 				if d := apart(rule, everywhere, nobody, 1); d < 1.005 && factorization == "auto" {
 					t.Errorf("%s: the audit misses a map that was lost: %.6g of μ", name, d)
 				}
@@ -139,10 +141,10 @@ func TestPersonsThroughMap(t *testing.T) {
 	}
 }
 
-// TestPersonPeriodsThroughMap is the audit if the unit of protection is a person's records of one period. Voiding or
-// replacing one period costs at most μ, and exactly μ for a person who writes into every slot of the period. Two
-// periods of one person cost more, but at most twice that. The audit finds maps that are not emptied at a new period,
-// or at another step.
+// TestPersonPeriodsThroughMap is the same audit if the unit of protection is a person's records of one period. Voiding
+// or replacing one period must cost at most μ, and exactly μ for a person who writes into every slot of the period. Two
+// periods of one person may cost more, but at most 2μ. The audit must find maps that are not emptied at a new period,
+// or are emptied at a wrong step.
 func TestPersonPeriodsThroughMap(t *testing.T) {
 	t.Parallel()
 	const period = 4
@@ -187,7 +189,7 @@ func TestPersonPeriodsThroughMap(t *testing.T) {
 		if adjacency == dp.Replace {
 			continue
 		}
-		// A person writes into every slot; one, or both, of the first two periods are voided.
+		// A person writes into every slot. Then one of the first two periods is voided, or both are.
 		everywhere := make([]slotOf, personSteps*personSlots)
 		for i := range everywhere {
 			everywhere[i] = slotOf{1, []float64{personClip, 0}}

@@ -108,7 +108,7 @@ func personConfigs() (all []Config) {
 	return all
 }
 
-// person writes the rows of one person into the first slots of these steps (from 0) of a stream.
+// person writes the rows of one person into a stream: into the first slots of the given steps, counted from 0.
 func person(s audit.Stream, rows map[int][][]float64) audit.Stream {
 	for t, list := range rows {
 		for i, x := range list {
@@ -188,8 +188,8 @@ func personPairs(nu float64, d int, per uint64, adjacency dp.Adjacency) (pairs [
 	return pairs
 }
 
-// TestPersonSensitivity is the sensitivity audit for whole persons: no two neighbouring streams are farther apart than
-// μ. If the charge is exact, the worst ones are at least 0.999μ apart.
+// TestPersonSensitivity is the sensitivity audit for whole persons. No two neighbouring streams may be farther apart
+// than μ. If the charge is exact, the worst pair must be at least 0.999μ apart.
 func TestPersonSensitivity(t *testing.T) {
 	t.Parallel()
 	for i, c := range personConfigs() {
@@ -287,8 +287,8 @@ func TestMutantPersons(t *testing.T) {
 	}
 }
 
-// TestPersonFactorization: auto is tuned for persons, and is the identity if a person may have rows in all steps. The
-// stated sensitivity follows from P.
+// TestPersonFactorization checks that "auto" is tuned for persons, and that it is the identity if a person may have
+// rows in all steps. The stated sensitivity must be the one computed from P.
 func TestPersonFactorization(t *testing.T) {
 	c := Config{Workload: "sum", Clip: 1, Columns: dptest.Columns(2), Step: 10, Horizon: 1000,
 		Person: matfact.Participation{Count: 100, Separation: 10, PerStep: 20}}
@@ -332,7 +332,7 @@ func TestPersonFactorization(t *testing.T) {
 	}
 }
 
-// TestPersonAdopt: an epoch continues with its plan only if the same records of a person are protected.
+// TestPersonAdopt checks that an epoch continues with its plan only if the same records of a person are protected.
 func TestPersonAdopt(t *testing.T) {
 	c := Config{Workload: "sum", Clip: 1, Columns: dptest.Columns(2), Step: 4, Horizon: 500,
 		Person: matfact.Participation{Count: 20, Separation: 5, PerStep: 2}}
@@ -358,7 +358,8 @@ func TestPersonAdopt(t *testing.T) {
 	}
 }
 
-// TestPersonRefused: a configuration that cannot protect persons is refused, by a fault that gives the reason.
+// TestPersonRefused lists configurations that cannot protect persons. New must refuse each with a fault that gives the
+// reason.
 func TestPersonRefused(t *testing.T) {
 	good := Config{Workload: "sum", Clip: 1, Columns: dptest.Columns(2), Step: 1, Horizon: 50,
 		Person: matfact.Participation{Count: 5, Separation: 2}}
@@ -386,8 +387,8 @@ func TestPersonRefused(t *testing.T) {
 	}
 }
 
-// TestPersonCharges: a person with one record costs no less than that record; a larger value of any parameter never
-// costs less; under replace the number of valid records is free up to its weight.
+// TestPersonCharges checks charges. A person with one record must not cost less than that record. A larger value of any
+// parameter must never cost less. Under replace the number of valid records must be free up to its weight.
 func TestPersonCharges(t *testing.T) {
 	for _, nu := range []float64{0, 0.1, 0.5, 0.7, 2.5, 2.8, 10} {
 		for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
@@ -416,8 +417,8 @@ func TestPersonCharges(t *testing.T) {
 	}
 }
 
-// TestPersonsApart: a person removed in one partition and a person added in another cost together no more than one
-// charge, including everything that arithmetic adds to each. In this case the exact bound of both equals that of a
+// TestPersonsApart removes a person in one partition and adds a person in another. Together they must cost no more than
+// one charge, including everything that arithmetic adds to each. In this case the exact bound of both equals that of a
 // replacement, so no margin is left for roundings.
 func TestPersonsApart(t *testing.T) {
 	c := Config{
@@ -428,7 +429,7 @@ func TestPersonsApart(t *testing.T) {
 		PersonJoint(2.5, countWeight, dp.Replace).Square; math.Abs(2*one-two) > 1e-12 {
 		t.Fatalf("twice %g is not %g", one, two)
 	}
-	// With the same deviations, and therefore the same roundings.
+	// Use the same deviations, and therefore the same roundings.
 	goes := mustNew(t, c, dp.Params{Mu: 1, Adjacency: dp.ZeroOut}).Plan().Sensitivity
 	charged := mustNew(t, c, dp.Params{Mu: math.Sqrt2, Adjacency: dp.Replace}).Plan().Sensitivity
 	if both := math.Sqrt2 * goes; both > charged {

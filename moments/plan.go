@@ -15,21 +15,21 @@ import (
 // Version names the mechanism's algorithm and state. A new version needs a new epoch.
 const Version = "jme/v2"
 
-// Plan contains the public numbers on which releases depend and which follow from the configuration before the first
+// Plan contains public numbers on which releases depend. They are computed from the configuration, before the first
 // record. An epoch records its plan, because another processor may compute different last bits.
 type Plan struct {
 	Method        string          `json:"method"`
 	Factorization *matfact.Stored `json:"factorization"`
 	// Clip is K·g, the norm to which records are clipped.
 	Clip float64 `json:"clip"`
-	// Nu and Lambda are the weight of the second moment, dimensionless and in 1/x². They are 0
-	// if it is made of noisy rows alone.
+	// Nu and Lambda are the weight of the second moment, dimensionless and in 1/x². Both are 0 if the second moment is
+	// computed only from noisy rows.
 	Nu     float64 `json:"nu"`
 	Lambda float64 `json:"lambda"`
 	// Sensitivity is the charged joint ℓ₂ sensitivity of both moments, including the effect of quantisation and of
 	// rounding correlated noise.
 	Sensitivity float64 `json:"sensitivity"`
-	// Mu is Sensitivity divided by the standard deviation of the noise: the guarantee.
+	// Mu is the guarantee: Sensitivity divided by the standard deviation of the noise.
 	Mu float64 `json:"mu"`
 	// First, Diagonal and OffDiagonal are the standard deviations of one
 	// step's independent draws, in scaled units.
@@ -53,8 +53,8 @@ type Plan struct {
 	Person *PersonPlan `json:"person,omitempty"`
 	// Choice says between which methods Method was chosen; nil: the configuration gave it.
 	Choice *Choice `json:"choice,omitempty"`
-	// Warmup is not nil if a warm-up finds bounds. If the clip norm is one of them, Clip is about 1, and all numbers
-	// above are in units of the clip norm that will be found.
+	// Warmup describes the warm-up that finds bounds; nil if there is none. If the warm-up finds the clip norm, Clip is
+	// about 1, and all numbers above are in units of the clip norm that will be found.
 	Warmup *WarmupPlan `json:"warmup,omitempty"`
 }
 
@@ -75,9 +75,9 @@ func (p *Plan) second() *matfact.Stored {
 	return p.Factorization
 }
 
-// resolve computes the plan and the shapes of both moments. If kept is not nil it uses the factorizations in kept.
-// Otherwise it uses those that the configuration asks for, with narrow states if that is possible and increases the
-// noise by at most the factor growth. It does not choose a method whose sums do not fit their integers.
+// resolve computes the plan and the shapes of both moments. If kept is not nil, it uses the factorizations in kept.
+// Otherwise it uses those that the configuration asks for. It gives them narrow states if that is possible and
+// multiplies the noise by at most `growth`. It never chooses a method whose sums do not fit their integers.
 func resolve(cfg *Config, p dp.Params, kept *Plan, growth float64) (*Plan, shapes, error) {
 	mu, err := p.Budget()
 	if err = errors.Join(cfg.Validate(), cfg.validateScaling(), err); err != nil {
@@ -138,11 +138,12 @@ func resolveMethod(cfg *Config, mu float64, p dp.Params, kept *Plan, growth floa
 	return plan, over, nil
 }
 
-// narrow returns the shapes with narrow states for the noise of a plan, and whether any factorization can have one.
+// narrow returns the shapes with narrow states, made for the noise of a plan. The result is false if no factorization
+// can have a narrow state.
 func (s *shapes) narrow(cfg *Config, plan *Plan) (shapes, bool) {
 	first := max(plan.First/plan.Lattice.Step(), math.Ldexp(plan.Count, -plan.CountExp),
 		math.Ldexp(plan.Full, -plan.FullExp))
-	// of the entries with the most noise; 0: the moment has no noise of its own
+	// second is the deviation of the entries with the most noise; 0 if the moment has no noise of its own.
 	second := plan.Diagonal / plan.SecondStep()
 	if cfg.Second == nil {
 		all, some := calibration.Narrow([]matfact.Factorization{s.first.factor}, []float64{max(first, second)})
@@ -157,7 +158,7 @@ func (s *shapes) narrow(cfg *Config, plan *Plan) (shapes, bool) {
 // units of ζ².
 const countWeight = 0.1
 
-// tradeoff returns the weights of the moments in a method, and what it charges.
+// tradeoff returns the weights of the moments in a method, and the sensitivity that the method charges.
 func (c *Config) tradeoff(method string, nu float64, adjacency dp.Adjacency) Tradeoff {
 	if c.personal() {
 		return c.personTradeoff(method, nu, adjacency)
@@ -229,10 +230,9 @@ func (c *Config) choose(mu float64, adjacency dp.Adjacency, over *shapes, alpha,
 // adopt returns an error unless a kept plan belongs to the configuration. A plan decides how much noise there is, so a
 // plan from another source must not pass.
 //
-// Everything except the factorizations follows from the configuration and the factorizations by arithmetic, and is
-// compared within the margin that resolve adds to the sensitivity. A factorization may come from another processor's
-// optimiser: it is equally good, with different numbers. If the plan of an old epoch has no narrow states, the states
-// stay wide.
+// All other numbers follow from the configuration and the factorizations by arithmetic. adopt compares them within the
+// margin that resolve adds to the sensitivity. A factorization may come from another processor's optimiser, which finds
+// different numbers that are equally good. If the plan of an old epoch has no narrow states, the states stay wide.
 func adopt(kept *Plan, cfg *Config, p dp.Params) error {
 	fresh, best, err := resolve(cfg, p, nil, calibration.GrowthOf(kept.Factorization, kept.SecondFactorization))
 	if err != nil {
@@ -291,7 +291,7 @@ func adopt(kept *Plan, cfg *Config, p dp.Params) error {
 	return nil
 }
 
-// tune returns the number of steps for which a factorization is made, 0 for none.
+// tune returns the number of steps for which a factorization is tuned, 0 if there is no such number.
 func (c *Config) tune() uint64 {
 	if c.Tune != 0 {
 		return c.Tune
@@ -339,8 +339,9 @@ func (c *Config) workload() matfact.Workload {
 	return matfact.Workload{Kind: c.Workload, Decay: c.Decay, Window: c.Window}
 }
 
-// nu returns the weight of the second moment. If both moments have the same workload and factorization, the weights of
-// the errors alone decide: K₂/K₁ = w₂ζ²(d+1)/(2w₁) at every step. Otherwise it uses the gains of the reference step.
+// nu returns the weight of the second moment. If both moments have the same workload and factorization, only the
+// weights of the errors decide: K₂/K₁ = w₂ζ²(d+1)/(2w₁) at every step. Otherwise nu uses the gains of the reference
+// step.
 func (c *Config) nu(adjacency dp.Adjacency, over *shapes, gains Gains) (float64, error) {
 	ratio, d := float64(len(c.Columns)+1)/2, c.dimension()
 	if c.Second != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// TestAdopt: Adopt accepts the plan of the same configuration, even if another processor computed different last bits,
-// and refuses every other plan.
+// TestAdopt checks that Adopt accepts the plan of the same configuration, even if another processor computed different
+// last bits, and refuses every other plan.
 func TestAdopt(t *testing.T) {
 	t.Parallel()
 	p := dp.Params{Epsilon: 1, Delta: 1e-7, Adjacency: dp.Replace}
@@ -52,8 +52,8 @@ func TestAdopt(t *testing.T) {
 			}
 		}
 		accept("the same plan", kept())
-		// The smallest change of the matrix that Adopt must notice. Normalised columns have the same norm, so the noise
-		// does not change until the matrix is worse.
+		// This is the smallest change of the matrix that Adopt must notice. Normalised columns have the same norm, so
+		// the noise does not change until the matrix is worse.
 		finest := 30
 		if c.Normalise {
 			finest = 3
@@ -152,8 +152,8 @@ func TestForeignPlans(t *testing.T) {
 	}
 }
 
-// TestAdoptAnotherOptimum: Adopt accepts a BLT that another processor's optimiser might have found, with everything
-// that follows from it, and refuses the same matrix with the noise of ours.
+// TestAdoptAnotherOptimum uses a BLT that another processor's optimiser might have found. Adopt must accept it with
+// everything that follows from it, and must refuse it with the noise for our own optimum.
 func TestAdoptAnotherOptimum(t *testing.T) {
 	t.Parallel()
 	c, p := Config{Clip: 1.4, Columns: dptest.Columns(3), Step: 4, Factorization: "blt", Horizon: 1000},
@@ -182,7 +182,7 @@ func TestAdoptAnotherOptimum(t *testing.T) {
 	if _, err := e.Close(dptest.Zero()); err != nil {
 		t.Fatal(err)
 	}
-	// A worse matrix, consistently calibrated, is private, but it is not the one of this configuration.
+	// A worse matrix that is calibrated consistently is private, but it does not belong to this configuration.
 	for i := range moved.Factorization.Decay {
 		w := &moved.Factorization.Phases[0].Weight[i]
 		*w = *w >> (65 - own.Factorization.Fraction) << (64 - own.Factorization.Fraction)
@@ -196,7 +196,7 @@ func TestAdoptAnotherOptimum(t *testing.T) {
 	}
 }
 
-// TestPlanIsACopy: changing the result of Plan, or the argument of Adopt, does not change the estimator.
+// TestPlanIsACopy changes the result of Plan and the argument of Adopt. The estimator must not change.
 func TestPlanIsACopy(t *testing.T) {
 	t.Parallel()
 	c, p := Config{Clip: 1, Columns: dptest.Columns(2), Step: 1, Factorization: "blt", Horizon: 10},
@@ -364,7 +364,8 @@ func TestLimits(t *testing.T) {
 			if fine := math.Ldexp(min(x.c.Clip, plan.First), -24); g > fine {
 				t.Errorf("g is %g, must be at most %g", g, fine)
 			}
-			// The largest possible step: rows of full norm, all of it in one column or spread over all columns.
+			// Close the largest possible step, with rows of full norm. The norm is in one column or spread over all
+			// columns.
 			row := make([]float64, len(x.c.Columns))
 			for i := range row {
 				row[i] = 2 * plan.Clip
@@ -384,12 +385,11 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestSumsFit sets sums to the limits of int64: the largest step that New allows can hold its sums and the largest
-// noise.
+// TestSumsFit takes the largest step that New allows. int64 must hold its sums and the largest noise.
 func TestSumsFit(t *testing.T) {
 	t.Parallel()
 	for _, bits := range []int{24, 27, 30} {
-		// For one ν squares are the first to become too large, for the other one rows.
+		// For one ν, squares are the first to become too large; for the other ν, rows.
 		for _, nu := range []float64{0.5, 0.02} {
 			c := Config{Clip: 1, Columns: dptest.Columns(1), Step: 1, Factorization: "phased", Nu: nu}
 			p := dp.Params{Mu: 20 * math.Exp2(24-float64(bits)), Adjacency: dp.ZeroOut, LatticeBits: bits}
@@ -420,8 +420,8 @@ func TestSumsFit(t *testing.T) {
 	}
 }
 
-// TestWeights compares the chosen ν with others, by the errors that Expect returns for them: summed over the mean's
-// entries, and over all d² entries of the second moment, with their weights.
+// TestWeights compares the chosen ν with other values, by the errors that Expect returns. The errors are weighted and
+// summed over the mean's entries and over all d² entries of the second moment.
 func TestWeights(t *testing.T) {
 	t.Parallel()
 	for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
@@ -500,7 +500,7 @@ func TestCharges(t *testing.T) {
 				if c.Factorization == "identity" != (predictions == 0) {
 					t.Errorf("%s: predictions cost %g", describe(c), predictions)
 				}
-				// The rounding is charged for slightly more noise than there is.
+				// The charge for rounding assumes slightly more noise than is drawn.
 				if least := (exact + squares + predictions) * (1 + 0x1p-40); !(p.Sensitivity >= least &&
 					p.Sensitivity <= least+predictions*0.01+exact*0x1p-38) {
 					t.Errorf("%s, %s: sensitivity %.17g, must be at least %.17g", describe(c), adjacency,

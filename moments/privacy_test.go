@@ -35,7 +35,7 @@ func audited(n uint64) []Config {
 }
 
 // ending returns the configurations of audited whose matrix has optimised bands, is dense, or has columns normalised
-// for the horizon. They are the last ones of audited.
+// for the horizon. These configurations come last in audited.
 func ending(n uint64) []Config {
 	all := []Config{
 		{Workload: "mean", Factorization: "banded", Bands: 3},
@@ -67,8 +67,9 @@ func pairs(nu, clip float64, d int, adjacency dp.Adjacency) []audit.Pair {
 	return append([]audit.Pair{worstPair(nu, clip, d, adjacency)}, audit.NullPairs(clip, d, adjacency)...)
 }
 
-// worstPair is audit.JointWorst, adapted to the count of rows that are not shortened: a row of zeros counts there, but
-// an invalid record does not; and of two rows in one dimension one must be slightly shorter than the clip norm.
+// worstPair returns the pair of audit.JointWorst, adapted to the count of rows that are not shortened. That count
+// includes a row of zeros, but not an invalid record. In one dimension, one of the two rows must be slightly shorter
+// than the clip norm.
 func worstPair(nu, clip float64, d int, adjacency dp.Adjacency) audit.Pair {
 	p := audit.JointWorst(nu, clip, d, adjacency)
 	switch {
@@ -80,9 +81,9 @@ func worstPair(nu, clip float64, d int, adjacency dp.Adjacency) audit.Pair {
 	return p
 }
 
-// TestSensitivity is the sensitivity audit, for every factorization, workload and adjacency: no pair of neighbouring
-// streams is farther apart than μ, and the worst pair is at least 0.999μ apart. With STREAMDP_SLOW=1 it uses twice as
-// many dimensions and weights.
+// TestSensitivity is the sensitivity audit, for every factorization, workload and adjacency. No pair of neighbouring
+// streams may be farther apart than μ, and the worst pair must be at least 0.999μ apart. With STREAMDP_SLOW=1 it uses
+// twice as many dimensions and weights.
 func TestSensitivity(t *testing.T) {
 	t.Parallel()
 	const steps, slots, clip, mu = 7, 3, 1.7, 4
@@ -160,9 +161,10 @@ func auditPairs(t *testing.T, a *subject, adjacency dp.Adjacency, steps, slots i
 	return n, top
 }
 
-// TestCoupling couples neighbouring streams: if the noise is moved by their difference, which must be at most μ, every
-// release is the same to the last bit, including standard errors. So releases are a function of the noisy integers
-// alone. The streams differ in the first, a middle or the last step, with STREAMDP_SLOW=1 in each step in turn.
+// TestCoupling couples neighbouring streams: it moves the noise by their difference, which must be at most μ. Then
+// every release must be the same to the last bit, including standard errors. So releases are a function of the noisy
+// integers alone. The streams differ in the first, a middle or the last step, with STREAMDP_SLOW=1 in each step in
+// turn.
 func TestCoupling(t *testing.T) {
 	t.Parallel()
 	const steps, slots = 9, 4
@@ -226,10 +228,10 @@ func TestSensitivityAtBlocks(t *testing.T) {
 	}
 }
 
-// TestNoise is the noise audit with the keyed noise of an epoch. For every factorization and workload the whitened
-// releases are the Gaussians that were drawn, and these are white, also between two epochs. Each has 13 500 draws,
-// which would show a deviation that is 6 % too small; with STREAMDP_SLOW=1 27 000 draws and 4 %. 48 assertions have
-// alpha 10⁻⁹ each.
+// TestNoise is the noise audit with the keyed noise of an epoch. For every factorization and workload, the whitened
+// releases must be the Gaussians that were drawn, and these must be white, also between two epochs. Each case has 13
+// 500 draws, which would show a deviation that is 6 % too small. With STREAMDP_SLOW=1 there are 27 000 draws, which
+// show 4 %. 48 assertions have alpha 10⁻⁹ each.
 func TestNoise(t *testing.T) {
 	t.Parallel()
 	steps := uint64(1500)

@@ -8,8 +8,8 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// products applies a workload's kernel to the squares x̂x̂ᵀ of noisy rows, which are public. Sums over all steps and
-// over windows are exact integers of 128 bits, so no error builds up over years of adding and subtracting. Decaying
+// products applies a workload's kernel to the squares x̂x̂ᵀ of noisy rows. These squares are public. Sums over all
+// steps and over windows are exact integers of 128 bits, so years of adding and subtracting cause no error. Decaying
 // sums are float64.
 type products struct {
 	decay  float64
@@ -64,8 +64,8 @@ func (p *products) value(exp int, divisor float64) []float64 {
 	return x
 }
 
-// fit reports whether the sum of the squares of this number of steps fits, if the entries of rows are at most most: 127
-// bits must hold the sums, and float64 each product.
+// fit reports whether sums of squares over this number of steps fit their integers, if entries of rows are at most
+// `most`. 127 bits must hold the sums, and a float64 each product.
 func fit(most, steps float64) bool { return most < 1<<53 && most*most*steps < 0x1p126 }
 
 func (p *products) appendTo(w *bin.Writer) {

@@ -73,8 +73,8 @@ func TestProducts(t *testing.T) {
 	}
 }
 
-// TestSquaresNeedNoData closes a step of a method that squares noisy rows twice, over different records with noise that
-// makes the noisy rows equal: the releases must be equal.
+// TestSquaresNeedNoData closes a step twice, for a method that squares noisy rows. The records differ, but the noise
+// makes the noisy rows equal. So the releases must be equal.
 func TestSquaresNeedNoData(t *testing.T) {
 	t.Parallel()
 	c := Config{Method: "pp", Clip: 1, Columns: dptest.Columns(1), Step: 1, Factorization: "identity", Workload: "sum"}

@@ -8,16 +8,15 @@ import (
 	"github.com/streamdp/streamdp/internal/eigen"
 )
 
-// errEigen is returned if an eigenvalue iteration does not converge, or for numbers that are not finite.
+// errEigen means that an eigenvalue iteration does not converge, or that a number is not finite.
 var errEigen = errors.New("the eigenvalues do not converge")
 
-// ProjectPSD returns the nearest matrix, in Frobenius norm, whose eigenvalues are at least floor: M = QΛQᵀ becomes
-// Q·max(Λ, floor)·Qᵀ. upper is the upper triangle of M, row by row, and so is the result.
+// ProjectPSD returns the matrix nearest to M, in Frobenius norm, whose eigenvalues are at least floor: M = QΛQᵀ becomes
+// Q·max(Λ, floor)·Qᵀ. upper is the upper triangle of M, row by row. The result has the same form.
 //
-// The result is at least as close as M to every matrix with such eigenvalues, in particular to the true one if its
+// The result is at least as close as M to every matrix with such eigenvalues, in particular to the true matrix if its
 // eigenvalues are at least floor. The estimate gains a bias and loses variance, so the standard errors of M are not
-// those of the result. As a function of a release it costs no budget.
-// Cost: O(d³).
+// those of the result. As a function of a release it costs no budget. Cost: O(d³).
 func ProjectPSD(upper []float64, d int, floor float64) ([]float64, error) {
 	return project(upper, d, func(values []float64) {
 		for i, v := range values {
@@ -26,9 +25,9 @@ func ProjectPSD(upper []float64, d int, floor float64) ([]float64, error) {
 	})
 }
 
-// ProjectMoment returns the nearest positive semidefinite matrix with a trace of at most
-// limit. The second moment of rows of norm at most ζ, with weights that add up to A, is such
-// a matrix for limit = ζ²A. Everything else is as for ProjectPSD.
+// ProjectMoment returns the nearest positive semidefinite matrix with a trace of at most limit. If rows have norm at
+// most ζ, and the weights add up to A, their true second moment is such a matrix for limit = ζ²A. Everything else is as
+// for ProjectPSD.
 func ProjectMoment(upper []float64, d int, limit float64) ([]float64, error) {
 	return project(upper, d, func(values []float64) {
 		var trace float64

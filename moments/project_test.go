@@ -30,8 +30,8 @@ func random(source *rand.Rand, d int) []float64 {
 	return x
 }
 
-// TestProjections: the result is in the set, no matrix in the set is nearer, and a matrix in the set does not change. p
-// is the nearest point of a convex set if ⟨x−p, q−p⟩ ≤ 0 for all q in it.
+// TestProjections checks that a projection is in the set, that no matrix in the set is nearer, and that a matrix in the
+// set does not change. p is the point of a convex set nearest to x if ⟨x−p, q−p⟩ ≤ 0 for all q in the set.
 func TestProjections(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(9, 1))
@@ -157,7 +157,7 @@ func TestDensity(t *testing.T) {
 		m1 += r / n
 		m2 += r * r / n
 	}
-	// Seven standard errors.
+	// The tolerance is seven standard errors.
 	if got, most := p.Divergence(q), 7*math.Sqrt((m2-m1*m1)/n); math.Abs(got-m1) > most {
 		t.Errorf("divergence %g, by simulation %g ± %g", got, m1, most)
 	}
@@ -173,7 +173,7 @@ func TestDensity(t *testing.T) {
 	}
 }
 
-// TestElliptope compares the bounds with the supremum of small problems, which trying all signs and many angles finds.
+// TestElliptope compares the bounds with the supremum of small problems, found by trying all signs and many angles.
 func TestElliptope(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(2, 9))

@@ -49,7 +49,7 @@ func (e *Estimator) release() (*dp.Release, error) {
 			n++
 			c := raw[n] - float64(mean[i]*mean[j])
 			if i == j {
-				c += v.debias // corrects the bias: the mean of squared noise is its variance
+				c += v.debias // corrects the bias: squared noise has its variance as mean
 			}
 			return c
 		})
@@ -121,8 +121,8 @@ func (e *Estimator) release() (*dp.Release, error) {
 	return r, nil
 }
 
-// moments returns two second moments. moment is to be released. raw has the weight of the covariance, still has its
-// bias, and is used to compute the covariance.
+// moments returns two second moments. `moment` is the one to release. `raw` is for computing the covariance: it has the
+// covariance's weight of joint estimation, and its bias is not removed.
 func (e *Estimator) moments(v *variances, first, second float64) (moment, raw []float64) {
 	var joint []float64
 	if e.second != nil {
@@ -157,18 +157,20 @@ type variances struct {
 	count         float64 // standard error of the number of valid records
 	full          float64 // standard error of the number of rows that are not shortened
 
-	// weight is the weight of joint estimation in the second moment. bias is the bias of squared rows, which adds to
-	// the diagonal.
+	// weight is the weight of joint estimation in the second moment. bias is the bias of squared rows, which is added
+	// to the diagonal.
 	weight, bias float64
-	// mixed is the weight of joint estimation in the covariance. debias is the correction of the covariance's diagonal.
+	// mixed is the weight of joint estimation in the covariance. debias is the correction that is added to the
+	// covariance's diagonal.
 	mixed, debias float64
-	// linear and quartic bound the contribution of rows and noise to the variance of an entry of the covariance off the
-	// diagonal. joint is the variance of joint estimation's second moment. The three are used only if rows are squared.
+	// linear and quartic are upper bounds on what rows and noise contribute to the variance of an off-diagonal
+	// covariance entry. joint is the variance of such an entry in the second moment of joint estimation. The three are
+	// used only if rows are squared.
 	squared                bool
 	linear, quartic, joint float64
 }
 
-// in returns the variances in a unit with the given square.
+// in converts the variances to another unit. square is the square of the factor.
 func (v variances) in(square float64) variances {
 	fourth := float64(square * square)
 	v.mean *= square
@@ -225,8 +227,8 @@ func (e *Estimator) variances(g *overlap, t uint64, first, second, records float
 	return v
 }
 
-// covariance returns the standard error of an entry of the covariance. a and b are the mean's entries for its row and
-// column.
+// covariance returns the standard error of an entry of the covariance. a and b are the entries of the mean for the row
+// and the column of that entry.
 func (v *variances) covariance(a, b float64, diagonal bool) float64 {
 	if v.squared {
 		joint := float64(float64(v.mixed*v.mixed) * v.joint)

@@ -13,13 +13,15 @@ import (
 //
 //	s² = max_i ζ²·(α_i²·r(λζ²β_i²/α_i²))
 //
-// with α_i, β_i the norms of columns i of C₁ and C₂, given in first and second. λ has the unit 1/x². C₁ and C₂ may be
-// any lower triangular matrices, and inputs may depend on earlier outputs.
+// with α_i and β_i the norms of column i of C₁ and C₂, given in `first` and `second`. λ has the unit 1/x². C₁ and C₂
+// may be any lower triangular matrices, and inputs may depend on earlier outputs.
 //
-// Privacy: a record contributes to one column, so s is exact if that column attains the maximum.
-// Source: as calibration.SquaresSensitivity. The paper requires decreasing column norms; only exactness needs them.
+// Privacy: a record contributes to one column, so s is exact: the maximum is attained by a record in the column with
+// the largest term. Source: as for calibration.SquaresSensitivity. The paper requires decreasing column norms; only
+// exactness needs them.
 //
-// An estimator calibrates by [Joint], which is the same for equal columns. This function serves the reproduction.
+// An estimator calibrates by [Joint], which gives the same for equal columns. This function is for the reproduction of
+// the paper.
 func JointSensitivity(first, second []float64, lambda, clip float64, d int, adjacency dp.Adjacency) float64 {
 	var s2 float64
 	for i, a := range first {
@@ -45,9 +47,9 @@ func support(a, b float64, d int, adjacency dp.Adjacency) float64 {
 //
 //	s² ≤ Σ_{i∈π} sup R¹_i‖x−y‖² + λR²_i‖xxᵀ−yyᵀ‖²_F,   R_i = Σ_{j∈π} |CᵀC|_ij
 //
-// first and second are the matrices, by row, over the full horizon: two columns overlap in all rows after the later
-// one. If several patterns of steps are possible, take the largest bound. With one step it is the exact sensitivity to
-// a single record.
+// `first` and `second` are the matrices, by row, over the full horizon, because two columns overlap in all rows after
+// the later one. If several patterns of steps are possible, take the largest bound. For one step the result is the
+// exact sensitivity to a single record.
 //
 // Source: docs/theory/moments.md.
 func ParticipationSensitivity(first, second [][]float64, steps []int, lambda, clip float64, d int,
@@ -69,14 +71,14 @@ func ParticipationSensitivity(first, second [][]float64, steps []int, lambda, cl
 	return clip * math.Sqrt(s2)
 }
 
-// Noise is the result of a calibration: the standard deviations of one step's independent
-// draws, before they are correlated.
+// Noise is the result of a calibration: it holds the standard deviations of one step's independent draws, before they
+// are correlated.
 type Noise struct {
 	Lambda      float64 // weight of the second moment, 1/x²
 	Sensitivity float64 // joint ℓ₂ sensitivity, x
-	First       float64 // of every entry of the first moment, x
-	Diagonal    float64 // of a diagonal entry of the second moment, x²
-	OffDiagonal float64 // of another entry, x²
+	First       float64 // deviation of every entry of the first moment, x
+	Diagonal    float64 // deviation of a diagonal entry of the second moment, x²
+	OffDiagonal float64 // deviation of any other entry of the second moment, x²
 }
 
 func spread(lambda, sensitivity, mu float64) Noise {
@@ -112,9 +114,10 @@ func chooseNu(k1, k2 float64, d int, adjacency dp.Adjacency) float64 {
 }
 
 // nuForInflation returns the largest ν at which the variance of the first moment is at most inflation times its
-// variance without a second moment: r(ν) = 4φ under replacement, 1 + ν = φ under zero-out, for inflation φ.
+// variance without a second moment. For inflation φ, that is r(ν) = 4φ under replacement, and 1 + ν = φ under zero-out.
 //
-// Errors: an inflation below 1; under zero-out also 1 itself, because there the second moment is never free.
+// Errors: an inflation below 1. Under zero-out an inflation of 1 is also an error, because there the second moment is
+// never free.
 func nuForInflation(inflation float64, d int, adjacency dp.Adjacency) (float64, error) {
 	if !(inflation >= 1) || math.IsInf(inflation, 0) {
 		return 0, fmt.Errorf("inflation is %g, must be at least 1 and finite", inflation)

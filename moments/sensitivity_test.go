@@ -26,8 +26,8 @@ func apart(x, y []float64, alpha, beta, lambda float64) float64 {
 }
 
 // TestJointSensitivity searches for two records that are farther apart than the closed form says, by random search with
-// refinement. The search begins at pairs that include the worst one. No pair exceeds the closed form, and one attains
-// it.
+// refinement. The search begins at pairs that include the worst one. No pair may exceed the closed form, and one must
+// attain it.
 func TestJointSensitivity(t *testing.T) {
 	t.Parallel()
 	const clip, alpha, beta = 1.7, 1.3, 0.6
@@ -116,8 +116,8 @@ func moved(source *rand.Rand, x []float64, size, clip float64) []float64 {
 	return y
 }
 
-// TestJointSensitivityOfColumns: the result is the sensitivity of the worst column, also if one of the matrices has a
-// zero column. The largest norms of both matrices together give a bound.
+// TestJointSensitivityOfColumns checks that the result is the sensitivity of the worst column, also if one of the
+// matrices has a zero column. The largest norms of both matrices together must give an upper bound.
 func TestJointSensitivityOfColumns(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(1, 3))
@@ -241,8 +241,8 @@ func TestChooseNu(t *testing.T) {
 			}
 		}
 	}
-	// d = 1 under replacement, in the range of the closed form: values found by a search with 40 digits, which
-	// determines half of them.
+	// These values are for d = 1 under replacement, in the range of the closed form. A search with 40 digits found
+	// them, and determines half of the digits.
 	for ratio, want := range map[float64]float64{1000: 32.130809304009794, 30: 6.0274543613966332,
 		12: 4.0484442026938767, 1e5: 316.72855783823252, 4: calibration.FreeSquares(1),
 		0.25: calibration.FreeSquares(1)} {
@@ -257,8 +257,9 @@ func TestChooseNu(t *testing.T) {
 	}
 }
 
-// TestTradeoffs searches for neighbours that are farther apart than each method charges, over both moments and the
-// number of valid records. There are none; if the method claims an exact charge, some are as far apart.
+// TestTradeoffs compares the charge of each method with a search for the neighbours that are farthest apart, in both
+// moments and the number of valid records. None may exceed the charge. If the method claims an exact charge, some must
+// attain it.
 func TestTradeoffs(t *testing.T) {
 	t.Parallel()
 	for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {

@@ -22,7 +22,7 @@ type series struct {
 	total    accumulator
 	integers []int64 // the open step's row
 
-	// Scratch of one step.
+	// The fields below are scratch space for one step.
 	noise   []int64
 	predict []float64
 }
@@ -50,7 +50,7 @@ func newSeries(name string, dim int, time *shape, exp int, sd []float64) (*serie
 	return s, nil
 }
 
-// draw adds the step's noise to the integers. They are public only after that.
+// draw adds the step's noise to the integers. Before that they are not public.
 func (s *series) draw(n dp.Noise) {
 	row := n.Row(s.name, s.integers)
 	r := 1.0
@@ -97,7 +97,7 @@ func newAccumulator(w matfact.Workload, dim int) accumulator {
 	return &running{make([]dp.Wide, dim)}
 }
 
-// running is a sum over all steps. 128 bits cannot overflow.
+// running is a sum over all steps. It has 128 bits, which cannot overflow.
 type running struct{ sum []dp.Wide }
 
 func (a *running) add(row []int64) {
@@ -119,7 +119,7 @@ func (a *running) read(exp int) []float64 {
 	return x
 }
 
-// decaying is m ← βm + x. The rows x are exact; the float64 rounding concerns public numbers.
+// decaying computes m ← βm + x. The rows x are exact; the rounding of float64 affects only public numbers.
 type decaying struct {
 	decay float64
 	sum   []float64

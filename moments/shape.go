@@ -10,7 +10,7 @@ import (
 type shape struct {
 	factor     matfact.Factorization
 	kernel     matfact.Workload // without the row scaling of a mean
-	normalised bool             // divided by the number of records, as for all workloads but sums
+	normalised bool             // the sum is divided by the number of records, as in all workloads except "sum"
 }
 
 func newShape(cfg *Config, f matfact.Factorization) shape {
@@ -45,8 +45,8 @@ func (s *shapes) gains(g *overlap, t uint64, first, second float64) (gains Gains
 	return x.Plus(y), bias
 }
 
-// total returns the gains of the release of step t or, with all, of all releases up to it, if every slot holds a
-// record.
+// total returns the gains of the release of step t, if every slot holds a record. If `all` is true, it returns the sum
+// of gains over all releases up to step t.
 func (s *shapes) total(g *overlap, t, slots uint64, all bool) (sum Gains) {
 	from := t
 	if all {
@@ -60,7 +60,7 @@ func (s *shapes) total(g *overlap, t, slots uint64, all bool) (sum Gains) {
 }
 
 // scatter returns the scatter of release t with gains g. records is the number of records in the steps that the release
-// covers, and divisor their weighted number.
+// covers. divisor is their number weighted by the workload.
 func (s *shapes) scatter(g Gains, t uint64, records, divisor float64) *scatter {
 	all := weights(s.first.kernel, t)
 	c := &scatter{gains: g, total: all / divisor, white: s.first.factor.Kind() == "identity", divisor: divisor,

@@ -5,8 +5,8 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// Sizes returns the memory and state that the estimator needs in its last step, in bytes. It needs less at the
-// beginning: the phased factorization starts with fewer buffers, others with fewer rows.
+// Sizes returns the memory and state that the estimator needs in its last step, in bytes. Earlier steps need less: the
+// phased factorization starts with fewer buffers, others start with fewer rows.
 func (e *Estimator) Sizes() dp.Sizes {
 	const header, shaper = 1 + 8 + 8, 8 + 33
 	d := int64(len(e.cfg.Columns))
@@ -50,7 +50,7 @@ func (e *Estimator) Sizes() dp.Sizes {
 		release += 8 * (2*d + 16) // the bounds that every release repeats
 		release = max(release, warming.Release)
 	}
-	// In addition: open sums, squares in two forms, draws, predictions, deviations, a window's sum, squares of a
+	// The peak includes open sums, squares in two forms, draws, predictions, deviations, a window's sum, squares of a
 	// window's rows, a matrix and its eigenvectors.
 	peak := state + release + all*8*10
 	if e.products != nil {
@@ -69,8 +69,8 @@ func (e *Estimator) Sizes() dp.Sizes {
 	return dp.Sizes{State: state, Release: release, Peak: peak + warming.Peak, Part: part}
 }
 
-// held returns the bytes that an accumulator needs for a coordinate: those of a sum, of a decaying sum, or of an entry
-// for each step of a window.
+// held returns the bytes that an accumulator needs for a coordinate. sum and decaying are the bytes of a sum and of a
+// decaying sum; a window needs `entry` bytes for each of its steps.
 func held(s *shape, sum, decaying, entry int64) int64 {
 	switch s.kernel.Kind {
 	case "exponential":

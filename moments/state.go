@@ -17,13 +17,14 @@ import (
 //	(accumulator, u64 length, shaper's state) for each array, products?
 //
 // Everything is little-endian, except for the shaper's state, which package matfact writes. weight is the divisor's
-// state. accumulator is the noisy sum: for sums and means u64 records and 128 bits a coordinate, for exponential
-// weights a float64 each, for windows the last W numbers each, by step modulo W. products are sums of squared noisy
-// rows in the format of accumulators; for a window they are left out, because they follow from its rows. The plan says
-// which arrays and which of the parts marked ? are there, and their dimensions. The fingerprint identifies the plan.
+// state. accumulator is the noisy sum. For sums and means it is u64 records and 128 bits a coordinate, for exponential
+// weights a float64 a coordinate, for windows the last W numbers a coordinate, by step modulo W. products are sums of
+// squared noisy rows in the format of accumulators. For a window they are left out, because they can be computed from
+// its rows. The plan says which arrays and which of the parts marked ? are present, and which dimensions they have. The
+// fingerprint identifies the plan.
 const stateVersion = 1
 
-// identify returns the fingerprint of everything that is needed to interpret the numbers of a state.
+// identify returns a fingerprint of everything that is needed to interpret the numbers of a state.
 func (e *Estimator) identify() (uint64, error) {
 	h := fnv.New64a()
 	all := []any{
@@ -68,8 +69,8 @@ var errDamaged = errors.New("cannot read the state of moments: it is damaged")
 // UnmarshalBinary restores a state that an estimator with the same plan and configuration wrote. It drops the open
 // step. After an error the estimator must not be used.
 //
-// It refuses a state whose form AppendBinary cannot have written. It cannot detect a changed number, so a program that
-// stores a state must also store a hash of it.
+// UnmarshalBinary refuses a state whose form AppendBinary cannot have written. It does not detect a changed number, so
+// a program that stores a state must also store a hash of it.
 func (e *Estimator) UnmarshalBinary(data []byte) error {
 	r := &bin.Reader{B: data}
 	if r.Byte() != stateVersion {
@@ -164,7 +165,7 @@ func (a *windowed) restore(r *bin.Reader, step uint64) {
 	for i := range a.ring {
 		v := r.Int()
 		if v != 0 && uint64(i/dim) >= step {
-			r.Bad = true // the row of a step that does not exist must be zero
+			r.Bad = true // a row whose step has not happened yet must be zero
 			return
 		}
 		a.ring[i] = v
@@ -211,7 +212,7 @@ func (w *weight) restore(r *bin.Reader, step, slots uint64) {
 	}
 }
 
-// numbers returns x in a form that JSON can represent, with null for a constant that the warm-up finds.
+// numbers returns x in a form that JSON can represent. A constant that the warm-up finds becomes null.
 func numbers(x []float64) []*float64 {
 	if x == nil {
 		return nil

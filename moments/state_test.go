@@ -66,7 +66,8 @@ func TestRestartInABlock(t *testing.T) {
 	}
 }
 
-// TestDamaged damages a state of every method, workload and factorization; without STREAMDP_SLOW=1 of every second one.
+// TestDamaged damages a state of every method, workload and factorization. Without STREAMDP_SLOW=1 it takes only every
+// second of them.
 func TestDamaged(t *testing.T) {
 	t.Parallel()
 	const steps = 6
@@ -85,7 +86,8 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
-// TestStateRefused: estimators of other configurations refuse a state, and the estimator itself refuses damaged ones.
+// TestStateRefused checks that estimators of other configurations refuse a state, and that the estimator itself refuses
+// damaged states.
 func TestStateRefused(t *testing.T) {
 	t.Parallel()
 	p := dp.Params{Mu: 0.8, Adjacency: dp.Replace}
@@ -169,7 +171,7 @@ func TestStateRefused(t *testing.T) {
 	if err := mean.UnmarshalBinary(start); err == nil {
 		t.Error("a record before the first step was accepted")
 	}
-	for _, steps := range []byte{7, 8} { // changed in the state and in all shapers' states
+	for _, steps := range []byte{7, 8} { // change the number in the state and in the states of all shapers
 		start[9], start[weight] = steps, 0
 		for i := range 3 {
 			start[weight+8+16+8+24+i*(33+16+8)] = steps

@@ -8,9 +8,9 @@ import (
 )
 
 // Tradeoff says how a method divides one budget between the two moments. Nu is the relative weight of the second
-// moment. Square is the squared sensitivity that the method charges, in units of (ζα)². At noise multiplier σ, clip
-// norm ζ and column norms α and β, an entry of the first moment has the variance First·σ²ζ²α² before the noise is
-// correlated. A diagonal entry of the second moment has Second·σ²ζ⁴β².
+// moment, and Square the squared sensitivity that the method charges, in units of (ζα)². With noise multiplier σ, clip
+// norm ζ and column norms α and β, the noise of an entry of the first moment has variance First·σ²ζ²α² before it is
+// correlated. The noise of a diagonal entry of the second moment has variance Second·σ²ζ⁴β².
 type Tradeoff struct {
 	Nu     float64 // 0: only the first moment gets noise
 	Square float64
@@ -22,25 +22,26 @@ func (t Tradeoff) First() float64 { return t.Square }
 // Second returns the factor of the second moment's variance.
 func (t Tradeoff) Second() float64 { return t.Square / t.Nu }
 
-// Joint is joint estimation. It charges r(ν), the exact sensitivity of both moments together. Under replacement no
-// other way to divide a budget between noise for the two moments gives smaller errors in both.
+// Joint returns the tradeoff of joint estimation. It charges r(ν), the exact squared sensitivity of both moments
+// together. Under replacement no other way to divide a budget between noise for the two moments gives smaller errors in
+// both.
 func Joint(nu float64, d int, adjacency dp.Adjacency) Tradeoff {
 	return Tradeoff{nu, calibration.SquaresSensitivity(nu, d, adjacency)}
 }
 
-// Single is noise for the first moment alone; post-processing computes both moments from it.
-// It charges 4 under replacement, 1 under zero-out.
+// Single returns the tradeoff of noise for the first moment alone, from which post-processing computes both moments. It
+// charges 4 under replacement, 1 under zero-out.
 func Single(adjacency dp.Adjacency) Tradeoff {
 	return Tradeoff{0, calibration.SquaresSensitivity(0, 2, adjacency)}
 }
 
-// Split is independent estimation: one Gaussian mechanism for each moment, the first with share·μ² and the second with
-// (1−share)·μ², share in (0, 1). Their factors are k₁/share and k₂/(1−share), with k₁ = 4 and k₂ = 2 (1 for d = 1)
-// under replacement, and both 1 under zero-out.
+// Split returns the tradeoff of independent estimation: one Gaussian mechanism for each moment. The first has share·μ²
+// and the second (1−share)·μ², with share in (0, 1). The factors First and Second are k₁/share and k₂/(1−share), with
+// k₁ = 4 and k₂ = 2 (1 for d = 1) under replacement, and k₁ = k₂ = 1 under zero-out.
 //
 // It equals joint estimation that charges the sum of two suprema instead of the supremum of the sum. Under replacement
-// that is more. Under zero-out it gives the same errors, at ν = (1−share)/share.
-// Source: Kalinin, Upadhyay, Lampert, Algorithm 4, which splits (ε, δ) by basic composition instead; see SplitBasic.
+// it charges more. Under zero-out the errors are equal, at ν = (1−share)/share. Source: Kalinin, Upadhyay, Lampert,
+// Algorithm 4, which splits (ε, δ) by basic composition instead; see SplitBasic.
 func Split(share float64, d int, adjacency dp.Adjacency) Tradeoff {
 	return Single(adjacency).split(share, d, adjacency)
 }
@@ -66,18 +67,18 @@ func SplitBasic(share, epsilon, delta float64) (first, second float64, err error
 	return first, second, err
 }
 
-// CS is concatenation and split: noise for the one vector (x, √λ·vec xxᵀ), by a bound on its norm, √(1+ν)·ζ with ν =
-// λζ², or twice that under replacement. Both moments have the same matrix C.
+// CS returns the tradeoff of concatenation and split. The noise is for one vector, (x, √λ·vec xxᵀ), and calibrated to a
+// bound on its norm: √(1+ν)·ζ with ν = λζ², or twice that under replacement. Both moments have the same matrix C.
 //
-// It is joint estimation with a crude sensitivity; under zero-out the sensitivity is exact.
-// Source: Kalinin, Upadhyay, Lampert, Algorithm 5, with the factor ‖C‖ that it lacks.
+// CS equals joint estimation with a cruder sensitivity; under zero-out its sensitivity is exact. Source: Kalinin,
+// Upadhyay, Lampert, Algorithm 5, with the factor ‖C‖ that it lacks.
 func CS(nu float64, adjacency dp.Adjacency) Tradeoff {
 	return Tradeoff{nu, Single(adjacency).Square * (1 + nu)}
 }
 
-// withCount adds the number of valid records as a third coordinate, of weight κζ². An invalid record is the zero row,
-// so the number changes only if x is replaced by 0 or 0 by x; then the other coordinates change by 1 + ν. So under
-// replacement the number is free if 1 + ν + κ ≤ r(ν).
+// withCount adds the number of valid records as a third coordinate, of weight κζ². An invalid record counts as the zero
+// row. So the number changes only if a row x replaces the zero row, or the reverse. Then the square of the change in
+// the other coordinates is at most 1 + ν. So under replacement the number is free if 1 + ν + κ ≤ r(ν).
 func (t Tradeoff) withCount(kappa float64) Tradeoff {
 	if kappa > 0 {
 		t.Square = max(t.Square, 1+t.Nu+kappa)
@@ -86,7 +87,7 @@ func (t Tradeoff) withCount(kappa float64) Tradeoff {
 }
 
 // Noise returns the standard deviations that make the method μ-Gaussian-private for rows of norm at most clip and
-// matrices of column norms alpha and beta:
+// matrices with column norms alpha and beta:
 //
 //	λ = να²/(ζ²β²),  s = ζα√Square,  τ = s/μ;  τ,  τ/√λ,  τ/√(2λ)
 //

@@ -15,7 +15,7 @@ type WarmupPlan struct {
 	Records uint64 `json:"records"` // number of slots before the first step of moments
 	Needed  uint64 `json:"needed"`  // number of valid records that every stage needs
 	Parts   uint64 `json:"parts"`   // number of steps before the first step of moments
-	// Gains are the deviations of moments for the clip norm 1. The choice of the clip norm uses them.
+	// Gains are the standard deviations of the moments if the clip norm is 1. The choice of the clip norm uses them.
 	Gains bounds.Gains `json:"gains"`
 }
 
@@ -30,8 +30,8 @@ func (c *Config) Automatic() bool {
 // autoClip reports whether the warm-up finds the clip norm.
 func (c *Config) autoClip() bool { return math.IsNaN(c.Clip) }
 
-// Version returns the version of the mechanism. If a clip norm is found, it includes a second version, because v1 had
-// other values of se_with_clipping on diagonals.
+// Version returns the version of the mechanism. If the warm-up finds the clip norm, the result includes a second
+// version, because v1 had other values of se_with_clipping on diagonals.
 func (c *Config) Version() string {
 	if c.autoClip() {
 		return Version + " clip/v2"
@@ -39,7 +39,7 @@ func (c *Config) Version() string {
 	return Version
 }
 
-// bounds returns the configuration of the warm-up before a mechanism with these gains.
+// bounds returns the configuration of the warm-up for a mechanism with these gains.
 func (c *Config) bounds(gains bounds.Gains) bounds.Config {
 	given := func(x []float64, missing float64) []float64 {
 		if len(x) > 0 {
@@ -79,7 +79,7 @@ func (c *Config) validateWarmup(l *fault.List) {
 	l.Check(!auto || c.Second == nil, "warmup", "cannot be combined with a second factorization", nil)
 }
 
-// planWarmup computes the length of the warm-up before e, and the gains by which the clip norm is chosen.
+// planWarmup plans the warm-up of e: its length, and the gains by which it chooses the clip norm.
 func (e *Estimator) planWarmup(mu float64) *WarmupPlan {
 	c, t := &e.cfg, e.cfg.reference()
 	rows := float64(c.Step) * weights(e.shapes.first.kernel, t)
@@ -87,7 +87,7 @@ func (e *Estimator) planWarmup(mu float64) *WarmupPlan {
 	if e.plan.squares() {
 		g = newOverlap(e.shapes.first.factor, e.shapes.first.kernel)
 	}
-	// Use the gains of means, also if sums are released.
+	// Use the gains of means even if sums are released.
 	v := e.variances(g, t, rows, rows, rows)
 	gains := bounds.Gains{Mean: math.Sqrt(v.mean), Second: math.Sqrt(v.off), Reference: rows}
 	b := c.bounds(gains)
@@ -99,7 +99,7 @@ func (e *Estimator) planWarmup(mu float64) *WarmupPlan {
 	return p
 }
 
-// agrees reports whether a kept warm-up equals that of the configuration.
+// agrees reports whether p, the warm-up of a kept plan, equals `own`, the one computed from the configuration.
 func (p *WarmupPlan) agrees(own *WarmupPlan) bool {
 	near := func(a, b float64) bool { return calibration.Near(a, b, calibration.Optimum) }
 	return p.Records == own.Records && p.Parts == own.Parts && near(float64(p.Needed), float64(own.Needed)) &&
@@ -107,7 +107,7 @@ func (p *WarmupPlan) agrees(own *WarmupPlan) bool {
 		near(p.Gains.Reference, own.Gains.Reference)
 }
 
-// makeWarmup creates the warm-up of a plan. fresh says that the plan was made just now.
+// makeWarmup creates the warm-up of a plan. fresh says that the plan was just computed, not read from a record.
 func (e *Estimator) makeWarmup(fresh bool) error {
 	e.unit = 1
 	if !e.cfg.Automatic() {
@@ -141,7 +141,7 @@ func (e *Estimator) makeWarmup(fresh bool) error {
 // warming reports whether the open step belongs to the warm-up.
 func (e *Estimator) warming() bool { return e.warmup != nil && !e.warmup.Done() }
 
-// adoptBounds takes over the bounds that the warm-up found, when it is complete.
+// adoptBounds starts to use the bounds that the warm-up found, if the warm-up is complete.
 func (e *Estimator) adoptBounds() {
 	e.unit, e.found = 1, nil
 	if e.warmup == nil || !e.warmup.Done() || e.warmup.Failed() {
@@ -160,8 +160,8 @@ func (e *Estimator) parts() uint64 {
 	return e.plan.Warmup.Parts
 }
 
-// Ended reports that no step can follow, because the warm-up found no bounds, and returns the reason. The release says
-// which stage failed, and how many records it needed.
+// Ended reports whether the estimator has ended because the warm-up found no bounds, and returns the reason. The
+// release says which stage failed, and how many records it needed.
 func (e *Estimator) Ended() (why string, ended bool) {
 	if e.warmup != nil && e.warmup.Failed() {
 		return "warmup", true
@@ -169,7 +169,7 @@ func (e *Estimator) Ended() (why string, ended bool) {
 	return "", false
 }
 
-// scaled returns the row in the unit of the lattice, nil for an invalid row.
+// scaled returns the row in the unit of the lattice, or nil if the row is invalid.
 func (e *Estimator) scaled(row []float64) []float64 {
 	if e.found == nil || len(row) != len(e.row) || !e.found.Scaled(e.row, row) {
 		return nil
@@ -180,7 +180,7 @@ func (e *Estimator) scaled(row []float64) []float64 {
 	return e.row
 }
 
-// closeWarmup ends a part of the warm-up.
+// closeWarmup ends the open part of the warm-up and returns its release.
 func (e *Estimator) closeWarmup(n dp.Noise) (*dp.Release, error) {
 	stages, err := e.warmup.Close(n)
 	if err != nil {
@@ -198,7 +198,7 @@ func (e *Estimator) closeWarmup(n dp.Noise) (*dp.Release, error) {
 	return r, nil
 }
 
-// Bounds is the note on bounds that every release repeats.
+// Bounds is the note on bounds. Every release repeats it.
 type Bounds struct {
 	// Verdict is "ok", or the first that applies of
 	//
@@ -209,7 +209,7 @@ type Bounds struct {
 	Centre  []float64 `json:"centre"`
 	Scale   []float64 `json:"scale"`
 	Frozen  []string  `json:"frozen"` // names of columns
-	// Clip is in scaled units. The fields below are set if the warm-up found it.
+	// Clip is the clip norm, in scaled units. The fields below are set if the warm-up found it.
 	Clip float64 `json:"clip"`
 	*bounds.Clipping
 	FullShareWarmup   *float64 `json:"full_share_warmup,omitempty"`
@@ -239,8 +239,8 @@ func (e *Estimator) bounds(share, se float64) *Bounds {
 	return b
 }
 
-// withClipping sets the deviations that include the loss by clipping. Frozen columns are released at their centre, with
-// an unknown deviation:
+// withClipping sets the deviations that include the loss by clipping. A frozen column is released as its centre, with
+// an unknown deviation. The deviations are
 //
 //	mean                        √(se² + scale_j²·b₁²/d′)
 //	second moment, covariance   √(se² + (scale_i·scale_j·b₂/d′)²), on the diagonal with b₂/d′^¾

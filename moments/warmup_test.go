@@ -16,7 +16,7 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/estimatortest"
 )
 
-// automatic returns a configuration of d columns whose bounds are all to be found.
+// automatic returns a configuration of d columns. The warm-up must find all bounds.
 func automatic(d int) Config {
 	nan := slices.Repeat([]float64{math.NaN()}, d)
 	return Config{Columns: dptest.Columns(d), Step: 500, Tune: 40, Clip: math.NaN(), Centre: nan, Scale: nan}
@@ -72,12 +72,12 @@ func boundsOf(t testing.TB, r *dp.Release) *Bounds {
 	return nil
 }
 
-// TestWarmupAccuracy: ten Gaussian columns with very different centres and scales, N = 5000, then 20 000 records, ε =
-// 1, δ = 10⁻⁶. The root mean square errors of the mean and of the covariance, with each column in units of its
-// deviation, are computed with bounds from the warm-up, and with the true constants and the best clip norm. The ratio
-// must be at most 1.1. There are 24 runs of two estimators each. With independent noise, the ratio of the means' errors
-// would have a deviation of about 1/√(24·10) = 6.5 %. So both estimators get the same rows and the same noise, and only
-// the bounds differ.
+// TestWarmupAccuracy compares bounds from the warm-up with the true constants and the best clip norm. There are ten
+// Gaussian columns with very different centres and scales, N = 5000, then 20 000 records, ε = 1, δ = 10⁻⁶. It computes
+// the root mean square errors of the mean and of the covariance, with each column in units of its deviation. Their
+// ratio must be at most 1.1. There are 24 runs of two estimators each. With independent noise, the ratio of the means'
+// errors would have a deviation of about 1/√(24·10) = 6.5 %. So both estimators get the same rows and the same noise,
+// and only the bounds differ.
 func TestWarmupAccuracy(t *testing.T) {
 	t.Parallel()
 	const d, runs = 10, 24
@@ -158,9 +158,9 @@ func TestWarmupAccuracy(t *testing.T) {
 	}
 }
 
-// TestWarmupStates runs an estimator through its warm-up, buffered and split, with and without given bounds, and
-// restores it after every step: it continues with the same bytes. Releases of moments repeat the constants, and rows
-// are scaled by them.
+// TestWarmupStates runs an estimator through its warm-up, buffered and split, with and without given bounds. It
+// restores the estimator after every step, which must continue with the same bytes. Releases of moments must repeat the
+// constants, and rows must be scaled with them.
 func TestWarmupStates(t *testing.T) {
 	t.Parallel()
 	nan := math.NaN()
@@ -273,8 +273,8 @@ func TestWarmupStates(t *testing.T) {
 			}
 			v := valueOf(t, last, "mean_original")
 			for j, want := range []float64{5, 100, 0} {
-				// The mean of some hundred rows with noise and clipping may be off by a tenth of a deviation and five
-				// of the noise.
+				// The mean of some hundred rows with noise and clipping may be wrong by a tenth of the rows' deviation
+				// plus five deviations of the noise.
 				if deviation := []float64{2, 10, 1}[j]; math.Abs(v.Data[j]-want) > 0.3*deviation+5*v.SE[j] {
 					t.Errorf("column %d: mean %g ± %g, want %g", j, v.Data[j], v.SE[j], want)
 				}
@@ -317,8 +317,9 @@ func encoded(t testing.TB, r *dp.Release) []byte {
 	return append(b.Bytes(), notes...)
 }
 
-// TestWarmupVerdicts: a stage without enough records ends the estimator; a constant column is frozen at its centre,
-// with unknown deviations; rows that drift beyond the clip norm make releases stale; a heavy tail makes them biased.
+// TestWarmupVerdicts checks four cases. A stage without enough records must end the estimator. A constant column must
+// be frozen at its centre, with unknown deviations. Rows that drift beyond the clip norm must make releases stale. A
+// heavy tail must make them biased.
 func TestWarmupVerdicts(t *testing.T) {
 	t.Parallel()
 	p := dp.Params{Mu: 2, Adjacency: dp.ZeroOut}
@@ -424,8 +425,8 @@ func TestWarmupVerdicts(t *testing.T) {
 	})
 }
 
-// TestWarmupUnits: if the clip norm is found, releases equal those of an estimator with the found bounds as given ones,
-// except for the lattice of its rows.
+// TestWarmupUnits lets the warm-up find the clip norm. Apart from the lattice of rows, releases must equal those of an
+// estimator whose configuration gives the same bounds.
 func TestWarmupUnits(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{"jme", "combined", "pp_debiased"} {

@@ -239,7 +239,8 @@ func TestReloadRefused(t *testing.T) {
 				fixtures.With(sales, "clip = 1.0", "clip = 2.0")},
 			[]string{"stream orders: privacy.epsilon: 1 → 0.5", "stream sales: moments.clip: 1 → 2"}},
 		{nil, []string{fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"orders.dp", encoding = "base64"`)},
-			[]string{`output.encoding: "json" → "base64": the bytes of releases of the open epoch 1 of task orders-0 depend`}},
+			[]string{
+				`output.encoding: "json" → "base64": the bytes of releases of the open epoch 1 of task orders-0 depend`}},
 		{nil, []string{fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"orders.dp", values = ["mean"]`)},
 			[]string{"output.values"}},
 		{nil,

@@ -173,7 +173,8 @@ func TestFitOutput(t *testing.T) {
 	short := fitFile(t, 100)
 	out = want(t, exitDone, "", append(short, "--epsilon", "0.1")...)
 	if !strings.Contains(out, "newton of sold on 100 rows") ||
-		!strings.Contains(out, "may have smaller errors than these results") || !strings.Contains(out, "no standard errors") {
+		!strings.Contains(out, "may have smaller errors than these results") ||
+		!strings.Contains(out, "no standard errors") {
 		t.Errorf("a fit on few rows prints\n%s", out)
 	}
 	want(t, exitFailure, "fast-ihm: ", append(short, "--solver", "fast-ihm", "--adjacency", "replace")...)

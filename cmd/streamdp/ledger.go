@@ -130,7 +130,8 @@ func ledgerRepairCommand(g *globals) *cobra.Command {
 				if g.json {
 					return json.NewEncoder(g.stdout).Encode(diff)
 				}
-				fmt.Fprintf(g.stderr, "the ledger of %s is complete: no other file shows a missing line\n", cfg.State.Dir)
+				fmt.Fprintf(g.stderr, "the ledger of %s is complete: no other file shows a missing line\n",
+					cfg.State.Dir)
 				return nil
 			}
 			if !yes {

@@ -40,7 +40,8 @@ func TestPatternCommands(t *testing.T) {
 	if err := s.broker.CreateTopic(t.Context(), "orders-b", 1, nil); err != nil {
 		t.Fatal(err)
 	}
-	want(t, exitDone, "stream orders: 1 topics match the pattern, but would get no stream, because input.max_topics is 1", "check",
+	want(t, exitDone,
+		"stream orders: 1 topics match the pattern, but would get no stream, because input.max_topics is 1", "check",
 		"--connect", "-c", s.config)
 	said("stream orders.*\n", "plan")
 	said("stream orders.*\n", "plan", "--stream", "orders")

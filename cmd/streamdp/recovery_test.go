@@ -31,7 +31,8 @@ func TestRecoveryCommands(t *testing.T) {
 	s.feed(45)
 	d := s.start()
 	d.until("four steps", released(4))
-	said(t, exitDone, "orders-0 epoch 1: 4 releases up to step 4, for offsets [0, 40), are equal, byte for byte", "verify",
+	said(t, exitDone,
+		"orders-0 epoch 1: 4 releases up to step 4, for offsets [0, 40), are equal, byte for byte", "verify",
 		"-c", s.config)
 	whole := filepath.Join(s.dir, "epoch.json")
 	want(t, exitDone, "", "epoch", "export", "orders", "-c", s.config, "--with-secret", "--to", whole)

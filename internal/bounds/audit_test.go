@@ -15,8 +15,8 @@ import (
 //
 //	√Σ ‖C(h − h′)/σ‖² / μ,
 //
-// by which the noise of one would have to change to give the same releases. alter gets each stage's histograms before
-// they are used, and may plant a fault.
+// This is how far the noise of one would have to move to give the same releases. alter gets each stage's histograms
+// before they are used, and may plant a fault.
 func audited(t testing.TB, cfg Config, mu float64, adjacency dp.Adjacency, base [][]float64, at int, x, y []float64,
 	seed uint64, alter func(w *Warmup, s int, h *histograms)) (float64, *Warmup) {
 	t.Helper()
@@ -131,9 +131,9 @@ func extreme(source *rand.Rand, d int) []float64 {
 	return x
 }
 
-// TestWarmupSensitivity: the releases of all stages together are at most μ apart, for any record that is zeroed out or
-// replaced. The worst records reach 0.97 of that: under zero-out a record whose values are in the first bins, under
-// replace a record of one column that moves from the first to a far bin.
+// TestWarmupSensitivity zeroes out or replaces a record. The releases of all stages together must be at most μ apart.
+// The worst records must reach 0.97μ: under zero-out a record whose values are in the first bins, under replace a
+// record of one column that moves from the first to a far bin.
 func TestWarmupSensitivity(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []bool{false, true} {
@@ -223,14 +223,14 @@ func TestMutantWarmups(t *testing.T) {
 		{"zero-out's ρ under replace", dp.Replace, 1,
 			one(func(_ *Warmup, _ int, h *histograms) float64 { return 1 / math.Sqrt(h.shape.square) })},
 		{"σ without α", dp.ZeroOut, 1, one(func(_ *Warmup, _ int, h *histograms) float64 { return 1 / h.shape.alpha })},
-		// A column has six circles; the fault has noise for one.
+		// A column has six circles, but the faulty noise is for one.
 		{"W = d in A2", dp.ZeroOut, 4, one(func(_ *Warmup, s int, h *histograms) float64 {
 			if s == circles {
 				return math.Sqrt(4 / float64(h.width))
 			}
 			return 1
 		})},
-		// A4 counts all columns again; the fault has noise for one.
+		// A4 counts all columns again, but the faulty noise is for one.
 		{"W of A4", dp.ZeroOut, 5, one(func(_ *Warmup, s int, h *histograms) float64 {
 			if s == again {
 				return 1 / math.Sqrt(float64(h.width))
@@ -315,7 +315,8 @@ func TestShapes(t *testing.T) {
 	}
 }
 
-// TestNeeded: the number of needed records is (need·α²·√(Wρ))/(μ√share), and a stage with fewer records fails.
+// TestNeeded checks that the number of needed records is (need·α²·√(Wρ))/(μ√share), and that a stage with fewer records
+// fails.
 func TestNeeded(t *testing.T) {
 	t.Parallel()
 	for _, split := range []bool{false, true} {
@@ -346,7 +347,7 @@ func TestNeeded(t *testing.T) {
 	}
 }
 
-// TestTooMuchNoise: a budget whose noise exceeds the integers is an error.
+// TestTooMuchNoise checks that New returns an error if the noise for the budget exceeds the range of integers.
 func TestTooMuchNoise(t *testing.T) {
 	t.Parallel()
 	for _, split := range []bool{false, true} {
@@ -359,7 +360,7 @@ func TestTooMuchNoise(t *testing.T) {
 	}
 }
 
-// TestParts: the parts of a split warm-up have the sizes given by the shares, in order, without gaps.
+// TestParts checks that the parts of a split warm-up have the sizes given by the shares, in order, without gaps.
 func TestParts(t *testing.T) {
 	t.Parallel()
 	nan := math.NaN()

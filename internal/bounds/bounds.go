@@ -1,9 +1,10 @@
 // Package bounds finds the centre and scale of columns and the clip norm of rows privately, from the first records of a
 // stream: its warm-up.
 //
-// For example: five thousand rows whose columns lie around 2·10⁹, 0.3 and 40 give centres 2e9, 0.31 and 38, scales
-// 1100, 0.27 and 12, and the clip norm 3.1, which one row in a hundred exceeds. Later rows are scaled by these
-// constants. The mechanism that uses them is as accurate as with constants from somebody who knows the data.
+// For example, the columns of five thousand rows lie around 2·10⁹, 0.3 and 40. The warm-up finds the centres 2e9, 0.31
+// and 38, the scales 1100, 0.27 and 12, and the clip norm 3.1, which one row in a hundred exceeds. Later rows are
+// scaled with these constants. The mechanism that uses them is as accurate as with constants chosen by somebody who
+// knows the data.
 //
 // There are five stages. Each fills a set of histograms and releases their noisy prefix sums. A stage uses only the
 // releases of earlier stages:
@@ -30,7 +31,7 @@ import (
 	"github.com/streamdp/streamdp/internal/vector"
 )
 
-// The stages, in order.
+// These are the stages, in order.
 const (
 	octaves = iota
 	circles
@@ -42,35 +43,36 @@ const (
 
 var (
 	names = [stages]string{"A1", "A2", "A3", "A4", "B"}
-	// percent is each stage's share of μ² ("buffer"), or of the records ("split").
+	// percent is each stage's share, in per cent: of μ² in mode "buffer", of the records in mode "split".
 	percent = [stages]uint64{12, 18, 32, 23, 15}
-	// percentRegression is percent for a warm-up before a regression that chooses the clip norm itself: with these
-	// shares all stages need about the same number of records.
+	// percentRegression replaces percent before a regression that chooses the clip norm itself. With these shares all
+	// stages need about the same number of records.
 	percentRegression = [stages]uint64{22, 22, 24, 25, 7}
 	// need is the least ratio of a stage's number of records to its standard deviation.
 	need = [stages]float64{14, 10, 14, 14, 14}
 )
 
-// Config says which bounds to find, and in how many records.
+// Config says which bounds to find, and from how many records.
 type Config struct {
 	// Columns is the length of a row.
 	Columns int
-	// Centre and Scale are the given constants, NaN for a constant to find. Nil: find all.
+	// Centre and Scale are the given constants. NaN stands for a constant to find; nil means to find all.
 	Centre, Scale []float64
-	// Clip says that the clip norm is to be found as well.
+	// Clip says that the warm-up must find the clip norm as well.
 	Clip bool
-	// Regression is not nil if a regression follows. Then it says which bounds to find in addition to centres and
-	// scales, and Clip is false.
+	// Regression says which bounds to find in addition to centres and scales if a regression follows; then Clip is
+	// false. Nil: no regression follows.
 	Regression *Regression
 	// Records is the number of slots, N.
 	Records uint64
-	// Split gives each stage separate records, instead of all records and a share of the budget. Then nothing is
-	// buffered, but two to three times as many records are needed.
+	// Split gives each stage separate records and the whole budget, instead of all records and a share of the budget.
+	// Then no record is buffered, but the warm-up needs two to three times as many records.
 	Split bool
 	// Gains are the gains of the mechanism that follows. The choice of the clip norm uses them.
 	Gains Gains
 	// Full returns the weight with which a row counts as not shortened. norm is the row's norm divided by the clip
-	// norm. The weight falls from 1 to 0 at norm 1. Nil: the share of such rows is not estimated.
+	// norm. The weight is 1 for small norms and falls to 0 at norm 1. Nil: the share of rows that are not shortened is
+	// not estimated.
 	Full func(norm float64) float64
 }
 
@@ -78,40 +80,41 @@ type Config struct {
 type Regression struct {
 	// Target is the column that is predicted from the others, the features.
 	Target int
-	// X is the bound on the norm of the scaled features, Y the bound on the absolute value of the scaled target.
+	// X says to find a bound on the norm of the scaled features, Y a bound on the absolute value of the scaled target.
 	X, Y bool
 }
 
-// Gains are public numbers of the mechanism that follows the warm-up: for the clip norm 1, the standard deviations of
-// an entry of the mean and of an entry off the diagonal of the second moment, at the release by which the clip norm is
-// chosen; and the number of that release's rows.
+// Gains are public numbers of the mechanism that follows the warm-up. They describe the reference release, by which the
+// clip norm is chosen: for the clip norm 1, the standard deviation of an entry of the mean and that of an off-diagonal
+// entry of the second moment; and the number of rows of that release.
 type Gains struct {
 	Mean      float64 `json:"mean"`
 	Second    float64 `json:"second"`
 	Reference float64 `json:"rows"`
 }
 
-// Stage is the release of one stage. Numbers that a stage does not find are left out.
+// Stage is the release of one stage. It contains only the numbers that the stage finds.
 type Stage struct {
 	Stage   string `json:"stage"`
 	Verdict string `json:"verdict"` // "ok" or "fail"
 	Reason  string `json:"reason,omitempty"`
-	// Records is the noisy number of valid records, Needed the least number that the stage needs, Sigma the noise of
-	// one bin's draw. All are 0 if the stage had nothing to count.
+	// Records is the noisy number of valid records, Needed the least number that the stage needs, and Sigma the
+	// standard deviation of one bin's noise. All are 0 if the stage had nothing to count.
 	Records float64 `json:"records"`
 	Needed  float64 `json:"needed"`
 	Sigma   float64 `json:"sigma"`
-	// Ranges are the octaves of each column's middle half. Circles are the numbers of circles of the columns in A2.
+	// Ranges are the octaves that contain the middle half of each column's values. Circles are the columns' numbers of
+	// circles in A2.
 	Ranges  [][2]float64 `json:"ranges,omitempty"`
 	Circles []int        `json:"circles,omitempty"`
 	Centre  []float64    `json:"centre,omitempty"`
 	Dead    []float64    `json:"dead,omitempty"`
 	Scale   []float64    `json:"scale,omitempty"`
-	// Cap is the largest deviation from the centre that could be found, larger ones not being distinguished from noise;
-	// 0 for a frozen column, null for a column with a given scale.
+	// Cap holds the largest deviation from the centre that was found in each column; larger ones cannot be told from
+	// noise. It is 0 for a frozen column, and null for a column with a given scale.
 	Cap    []*float64 `json:"cap,omitempty"`
 	Frozen []int      `json:"frozen,omitempty"` // numbers of columns, from 0
-	// Unseen is about the largest share of rows in which a frozen column can differ from its centre.
+	// Unseen is a share of rows: a frozen column can differ from its centre in at most about this share.
 	Unseen float64 `json:"unseen,omitempty"`
 	Clip   float64 `json:"clip,omitempty"`
 	*Clipping
@@ -123,35 +126,35 @@ type Stage struct {
 // Limit is a bound on the features or the target of a regression.
 type Limit struct {
 	Clip float64 `json:"clip"`
-	// Clipped is the share of rows beyond the bound, ClippedSE its standard deviation.
+	// Clipped is the share of rows beyond the bound, and ClippedSE the standard deviation of that share.
 	Clipped   float64 `json:"clipped"`
 	ClippedSE float64 `json:"clipped_se"`
 }
 
 // Clipping is the result of stage B for its clip norm.
 type Clipping struct {
-	// Clipped is the share of rows beyond the clip norm, ClippedSE its standard deviation.
+	// Clipped is the share of rows beyond the clip norm, and ClippedSE the standard deviation of that share.
 	Clipped   float64 `json:"clipped"`
 	ClippedSE float64 `json:"clipped_se"`
-	// BiasMean and BiasSecond estimate the change by clipping of the mean of scaled rows, as a Euclidean norm, and of
-	// their second moment, as a Frobenius norm.
+	// BiasMean and BiasSecond estimate how much clipping changes the mean of scaled rows, in Euclidean norm, and their
+	// second moment, in Frobenius norm.
 	BiasMean   float64 `json:"bias_mean"`
 	BiasSecond float64 `json:"bias_second"`
-	// BiasedMean and BiasedSecond say whether that change is more than twice the noise at the reference release.
+	// BiasedMean and BiasedSecond say whether that change is more than twice the noise of the reference release.
 	BiasedMean   bool `json:"biased_mean"`
 	BiasedSecond bool `json:"biased_second"`
 }
 
-// Warmup finds bounds. It gets the records of the slots [0, N), in one part or, if they are split, in one part for each
-// stage. Afterwards it converts rows to scaled rows.
+// Warmup finds bounds. It gets the records of the slots [0, N): in one part, or in one part for each stage if
+// Config.Split is set. Afterwards it converts rows to scaled rows.
 //
 // Privacy: all its releases together are μ-Gaussian private for one record zeroed out or replaced in its slot. A
-// mechanism over other records may use the bounds and spend the same μ again, because each record is in one of the two
-// only.
+// mechanism over other records may use the bounds and spend the same μ again, because each record is either in the
+// warm-up or in that mechanism, never in both.
 //
-// Memory: 8·N·d bytes for rows that are buffered; for the largest stage, A2 with six circles a column, 8·3072·d bytes
-// of counts and, while noise is drawn, twice as much in addition; 8·833·d bytes from A3 to A4. A1 and A3 alone need 417
-// and 833 instead of 3072.
+// Memory: buffered rows take 8·N·d bytes. The largest stage, A2 with six circles a column, takes 8·3072·d bytes of
+// counts, and twice as much in addition while noise is drawn. A1 and A3 need 417 and 833 instead of 3072. From A3 to
+// A4, 8·833·d bytes are kept.
 //
 // A Warmup is not safe for concurrent use.
 type Warmup struct {
@@ -162,21 +165,21 @@ type Warmup struct {
 	taken     []int // the stages that the configuration needs, in order
 	shares    [stages]uint64
 
-	// The releases so far.
+	// The fields below hold the results of the releases so far.
 	next     int // index in taken of the next stage
 	failed   bool
-	ranges   []circle  // of the columns counted in A1
-	dead     []float64 // of the columns counted in A3
+	ranges   []circle  // the ranges of the columns counted in A1
+	dead     []float64 // of the columns counted in A3: a smaller deviation counts as none
 	middle   []float64 // the centres found in A2, for all columns
 	pool     *sums     // the sums of A3, until A4 has ended
 	found    Found     // the bounds so far
 	released []*sums   // the raw releases of the last Close, for audits and replays
-	choice   *choice   // of stage B, for audits and replays; nil for a regression
+	choice   *choice   // the choice of stage B, for audits and replays; nil for a regression
 
-	// The open part.
+	// The fields below hold the open part.
 	columns []int       // the columns that the open stage counts
 	edges   [][]float64 // the edges of stage B's histograms
-	open    *histograms // nil if there is nothing to count
+	open    *histograms // nil if the open stage counts nothing
 	rows    []float64   // the buffered rows
 	records uint64      // number of records of the open part, valid or not
 }
@@ -184,20 +187,20 @@ type Warmup struct {
 // Found holds the bounds that a warm-up found, and those that were given.
 type Found struct {
 	Centre, Scale []float64
-	// Cap is the largest deviation from the centre that could be found: 0 for a frozen column, +Inf if the scale was
-	// given.
+	// Cap holds the largest deviation from the centre that was found in each column. It is 0 for a frozen column, and
+	// +Inf if the scale was given.
 	Cap    []float64
 	Clip   float64 // 0 if the warm-up did not have to find it
 	Unseen float64
 	Clipping
 	// X and Y are bounds on the features and the target of a regression, 0 if the warm-up did not have to find them.
 	X, Y Limit
-	// Full is a lower estimate of the share of the records that are not shortened, each with the weight of Config.Full.
-	// FullSE is its standard deviation.
+	// Full estimates the share of records that are not shortened, from below; each record has the weight of
+	// Config.Full. FullSE is the standard deviation of the estimate.
 	Full, FullSE float64
 }
 
-// Frozen reports whether no spread was found for a column: its scaled value is 0.
+// Frozen reports whether column j is frozen: no spread was found for it, and its scaled value is always 0.
 func (f *Found) Frozen(j int) bool { return f.Cap[j] == 0 }
 
 // FrozenColumns returns the numbers of the frozen columns.
@@ -209,7 +212,7 @@ func (f *Found) FrozenColumns() []int {
 	return f.frozenOf(all)
 }
 
-// frozenOf returns those of the given columns that are frozen.
+// frozenOf returns the frozen columns among the given ones.
 func (f *Found) frozenOf(columns []int) (frozen []int) {
 	for _, j := range columns {
 		if f.Frozen(j) {
@@ -219,8 +222,8 @@ func (f *Found) frozenOf(columns []int) (frozen []int) {
 	return frozen
 }
 
-// Scaled writes (x − centre)/scale to dst, limited to 16 caps in absolute value, and 0 for frozen columns. It returns
-// false if a number of x is not finite; then the contents of dst have no meaning.
+// Scaled writes (x − centre)/scale to dst, limited to 16 times the cap in absolute value, and 0 for frozen columns. It
+// returns false if a number of x is not finite; then the contents of dst have no meaning.
 func (f *Found) Scaled(dst, x []float64) bool {
 	for j, v := range x {
 		if v-v != 0 {
@@ -244,7 +247,7 @@ func (f *Found) scaled(j int, v float64) float64 {
 	return max(-limit, min((clamped(v)-f.Centre[j])/f.Scale[j], limit))
 }
 
-// Needed returns the number of valid records that a warm-up needs, as Warmup.Needed.
+// Needed returns the number of valid records that a warm-up needs, see Warmup.Needed.
 func (c Config) Needed(mu float64, adjacency dp.Adjacency) uint64 {
 	return newWarmup(c, mu, adjacency, 24).Needed()
 }
@@ -274,8 +277,8 @@ func New(cfg Config, mu float64, adjacency dp.Adjacency, bits int) (*Warmup, err
 				"must be at least %d offsets: the counts of fewer records would be lost in the noise", least)}
 	}
 	for _, s := range w.taken {
-		// Try the fewest and the most histograms that are possible: the numbers of circles and of frozen columns are
-		// known only later.
+		// Try the smallest and the largest possible number of histograms, because the numbers of circles and of frozen
+		// columns are known only later.
 		widths := []int{1, w.width(s)}
 		if s == circles {
 			widths[1] *= mostCircles
@@ -290,7 +293,7 @@ func New(cfg Config, mu float64, adjacency dp.Adjacency, bits int) (*Warmup, err
 	return w, nil
 }
 
-// newWarmup is New without the checks of the number of records and of the noise. It does not call begin.
+// newWarmup does what New does, but does not check the number of records and the noise, and does not call begin.
 func newWarmup(cfg Config, mu float64, adjacency dp.Adjacency, bits int) *Warmup {
 	given := func(x []float64) []float64 {
 		if x != nil {
@@ -323,7 +326,7 @@ func (w *Warmup) begin() {
 	w.reset()
 }
 
-// reset drops the open part.
+// reset discards the open part.
 func (w *Warmup) reset() {
 	w.rows, w.open, w.records = w.rows[:0], nil, 0
 	if w.cfg.Split && !w.Done() {
@@ -341,8 +344,8 @@ func unknown(given []float64) (columns []int) {
 	return columns
 }
 
-// stages returns the stages that take place, and their shares. If the clip norm is given, its share goes to A3; the
-// share of any other stage without columns is divided among the remaining stages.
+// stages returns the stages that take place, and their shares. If the clip norm is given, the share of stage B goes to
+// A3. The share of any other stage without columns is divided among the remaining stages.
 func (c *Config) stages() (taken []int, shares [stages]uint64) {
 	centred, scaled := len(unknown(c.Centre)) > 0, len(unknown(c.Scale)) > 0
 	shares = percent
@@ -363,7 +366,7 @@ func (c *Config) stages() (taken []int, shares [stages]uint64) {
 	return taken, shares
 }
 
-// norms returns the number of stage B's histograms.
+// norms returns the number of histograms of stage B.
 func (c *Config) norms() (width int) {
 	if c.Clip {
 		return 1
@@ -394,7 +397,7 @@ func (w *Warmup) budget(s int) float64 {
 	return w.mu * math.Sqrt(float64(w.shares[s])/float64(w.total()))
 }
 
-// shape returns the histograms' shape of a stage.
+// shape returns the shape of a stage's histograms.
 func (w *Warmup) shape(s int) *shape {
 	switch s {
 	case octaves:
@@ -407,7 +410,7 @@ func (w *Warmup) shape(s int) *shape {
 	return deviationShape()
 }
 
-// stageColumns returns those columns that a stage counts and that are known already.
+// stageColumns returns the columns that a stage counts and that are known already.
 func (w *Warmup) stageColumns(s int) []int {
 	switch s {
 	case octaves, circles:
@@ -424,8 +427,8 @@ func (w *Warmup) stageColumns(s int) []int {
 	return all
 }
 
-// width returns the number W of a stage's histograms. For A2 it assumes one circle a column as long as their number is
-// not known.
+// width returns W, the number of a stage's histograms. For A2 it assumes one circle a column as long as the number of
+// circles is not known.
 func (w *Warmup) width(s int) int {
 	switch {
 	case s == norms:
@@ -440,8 +443,8 @@ func (w *Warmup) width(s int) int {
 	return len(w.stageColumns(s))
 }
 
-// Needed returns the number of valid records that the stages need, from the public configuration alone. It assumes one
-// circle a column in A2; √6 times as many records are enough for any data.
+// Needed returns the number of valid records that the stages need. It depends only on the public configuration, and
+// assumes one circle a column in A2. √6 times this number is enough for any data.
 func (w *Warmup) Needed() (least uint64) {
 	for _, s := range w.taken {
 		shape := w.shape(s)
@@ -485,7 +488,7 @@ func (w *Warmup) Part() uint64 {
 	return 0
 }
 
-// Done reports whether all parts are closed, or one has failed.
+// Done reports whether all parts are closed or a part has failed.
 func (w *Warmup) Done() bool { return w.failed || w.next == len(w.taken) }
 
 // Failed reports whether a part found no bounds. Then no step may follow.
@@ -494,7 +497,7 @@ func (w *Warmup) Failed() bool { return w.failed }
 // Found returns the bounds so far. They are complete when the warm-up is done and has not failed.
 func (w *Warmup) Found() *Found { return &w.found }
 
-// Sizes returns the memory of the warm-up. After its end it needs little.
+// Sizes returns the memory of the warm-up. After the end of the warm-up it needs little.
 func (w *Warmup) Sizes() dp.Sizes {
 	d := int64(w.cfg.Columns)
 	counts := 8 * max(circleBins*mostCircles*int64(len(unknown(w.cfg.Centre))),
@@ -578,7 +581,8 @@ func (w *Warmup) count(row []float64) {
 	}
 }
 
-// Close ends the open part and returns the releases of its stages, in order. If a stage fails, it is the last.
+// Close ends the open part and returns the releases of its stages, in order. A stage that fails is the last one in the
+// result.
 func (w *Warmup) Close(n dp.Noise) ([]Stage, error) {
 	if w.Done() {
 		return nil, dp.ErrExhausted
@@ -692,8 +696,9 @@ func (w *Warmup) closeDeviations(s int, p *sums, x *Stage) {
 	}
 }
 
-// with combines two releases. If same is false, it adds the prefix sums of different records. If same is true, both
-// have counted the same records, and it averages the sums with the inverse variances as weights.
+// with combines the releases p and q. If same is true, both have counted the same records, and the result is the
+// average of their prefix sums, weighted by inverse variances. If same is false, they have counted different records,
+// and the result is the sum.
 func (p *sums) with(q *sums, same bool) *sums {
 	a, b, sigma := 1.0, 1.0, math.Hypot(p.sigma, q.sigma)
 	if same {
@@ -712,7 +717,7 @@ func (p *sums) with(q *sums, same bool) *sums {
 	return out
 }
 
-// noSpread returns the reason why no step can follow although there are enough records; "" if steps can follow.
+// noSpread returns the reason why no step can follow although there were enough records, or "" if steps can follow.
 func (w *Warmup) noSpread() string {
 	if r := w.cfg.Regression; r != nil {
 		switch {
@@ -749,14 +754,14 @@ func (w *Warmup) closeNorms(p *sums, x *Stage) {
 	x.Clip, x.Clipping, w.choice = f.Clip, &clipping, c
 }
 
-// estimateFull sets the share of records that are not shortened: Σ (P_i − P_(i−1))·h, with h at a bin's upper edge,
-// which is at most the h of any row in the bin.
+// estimateFull estimates the share of records that are not shortened: Σ (P_i − P_(i−1))·h. h is taken at a bin's upper
+// edge, where it is at most the h of any row in the bin.
 func (w *Warmup) estimateFull(p *sums) {
 	if w.cfg.Full == nil || w.records == 0 {
 		return
 	}
 	f, edges := &w.found, normEdges(w.active())
-	full := make([]float64, normBins+1) // h(upper edge) by bin, 0 after the last
+	full := make([]float64, normBins+1) // h(upper edge) of each bin, 0 after the last
 	for i := 1; i < normBins; i++ {
 		if edges[i-1] < f.Clip {
 			full[i] = w.cfg.Full(edges[i-1] / f.Clip)

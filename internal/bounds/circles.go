@@ -5,7 +5,7 @@ import (
 	"sort"
 )
 
-// circleBins is the number of bins of a circle. The bins of a column's next circle are narrower by the factor finer.
+// circleBins is the number of bins of a circle. In a column's next circle, bins are narrower by the factor `finer`.
 const (
 	circleBins  = 512
 	finer       = 64
@@ -32,7 +32,7 @@ func newCircle(lo, hi float64, count int) circle {
 	return circle{count, w, math.Floor(((lo+hi)/2-around/2)/w) * w}
 }
 
-// possible reports whether the circles have a bin for every value that histograms can count.
+// possible reports whether each circle has a bin for every value that histograms can count.
 func (c *circle) possible() bool {
 	if c.count == 0 {
 		return c.width == 0 && c.origin == 0
@@ -51,11 +51,11 @@ func (c *circle) bin(k int, x float64) int {
 	return b
 }
 
-// centre returns a centre of the column from the prefix sums of its circles, and the deviation below which a value
+// centre computes a centre of the column from the prefix sums of its circles. dead is the deviation below which a value
 // counts as equal to the centre.
 //
-// It finds the shortest arc with half of the records, in one circle after another, until the arc is longer than two
-// bins.
+// In one circle after another, it finds the shortest arc that contains half of the records. It stops when that arc is
+// longer than two bins.
 func (c *circle) centre(prefix [][]float64) (centre, dead float64) {
 	if c.count == 0 {
 		return 0, 0
@@ -89,7 +89,7 @@ func (c *circle) centre(prefix [][]float64) (centre, dead float64) {
 	return simplest(x-w, x+w), dead
 }
 
-// rotated returns the prefix sums that begin at the given bin, once around the circle.
+// rotated returns the prefix sums once around the circle, beginning at the given bin.
 func rotated(p []float64, first int) []float64 {
 	before, last := 0.0, p[len(p)-1]
 	if first > 0 {
@@ -105,8 +105,8 @@ func rotated(p []float64, first int) []float64 {
 	return out
 }
 
-// shortest returns the first of the shortest ranges of bins that contain at least mass, given rising prefix sums m; if
-// no range does, it returns all bins.
+// shortest returns the shortest range of bins that contains at least `mass`, the first one if there are several. m are
+// rising prefix sums. If no range contains that much, shortest returns all bins.
 func shortest(m []float64, mass float64) (from, length int) {
 	length = len(m)
 	for i := range m {

@@ -5,12 +5,13 @@ import (
 	"slices"
 )
 
-// normBins is the number of bins of the norm of a scaled row. Their edges are the levels √d′·2^(k/8−6), k = 127 … 0,
-// from the largest down. The first bin is unbounded above, the last below, so a prefix sum is the number of rows beyond
-// a level.
+// normBins is the number of bins of the norm of a scaled row. The lower edges of the bins are the levels √d′·2^(k/8−6),
+// k = 127 … 0, from the largest down. The first bin has no upper limit, and the last no lower limit. So a prefix sum is
+// the number of rows beyond a level.
 const normBins = 128
 
-// normEdges returns the lower edges of the bins, falling. active is d′, the number of columns that are not frozen.
+// normEdges returns the lower edges of the bins, in falling order. active is d′, the number of columns that are not
+// frozen.
 func normEdges(active int) []float64 {
 	edges := make([]float64, normBins)
 	root := math.Sqrt(float64(active))
@@ -42,11 +43,12 @@ type tails struct {
 	other []float64 // b₂: the change of the second moment by clipping at an edge
 }
 
-// newTails integrates shares of rows:
+// newTails computes tails by integrating shares of rows:
 //
 //	b₁(R) = ∫_R^∞ share dr,   b₂(R) = ∫_R^∞ share d(r²)
 //
-// Between two edges it uses the geometric mean of their shares; if the upper share is 0, half of the lower one.
+// Between two edges, the share is the geometric mean of the shares at the edges. If the share at the upper edge is 0,
+// it is half of the share at the lower edge.
 func newTails(edges, share []float64) *tails {
 	t := &tails{edges, share, make([]float64, normBins), make([]float64, normBins)}
 	for i := 1; i < normBins; i++ {
@@ -62,23 +64,23 @@ func newTails(edges, share []float64) *tails {
 	return t
 }
 
-// choice is a clip norm, and how it was chosen.
+// choice is a clip norm, with the numbers by which it was chosen.
 type choice struct {
 	clip         float64
-	edge         int // the bin whose edge it is, before it was rounded
+	edge         int // the bin whose edge is the clip norm before rounding
 	choose, tell *tails
-	first        int     // the highest level that is certain to be reached
+	first        int     // the highest level that some row certainly exceeds
 	exponent     float64 // of the power law above that level
 	shareSum     float64 // sum of the shares of all levels
 }
 
-// chooseClip balances noise, which grows with the clip norm, against the loss by clipping, using the estimated shares
-// of rows beyond each level. It minimises
+// chooseClip balances noise, which grows with the clip norm, against the loss by clipping. It uses estimated shares of
+// rows beyond each level, and minimises
 //
 //	[(g₁R)² + b₁²d^−½/d]/V + [(g₂R²)² + b₂²d^−½/d²]/V²,   V = max(1, b₂(lowest)/d)
 //
 // over the levels that shorten at most a quarter of the rows. The factor d^−½ is between two extremes: all clipped rows
-// in one direction, or in all directions.
+// point in one direction, or they point in all directions.
 func chooseClip(prefix []float64, sigma, records float64, active int, gains Gains) *choice {
 	c, share, beyond := measured(prefix, sigma, records, active, gains.Reference)
 	edges, d := normEdges(active), float64(active)
@@ -110,9 +112,9 @@ func chooseClip(prefix []float64, sigma, records float64, active int, gains Gain
 	return c
 }
 
-// measured returns the shares of rows beyond each level. Up to the highest level that is certain to be reached it takes
-// them from the prefix sums. Above, it follows a power law, until less than one of reference rows remains. beyond is
-// the share at that highest level, at least 1/reference.
+// measured returns the shares of rows beyond each level. Up to the highest level that some row certainly exceeds, they
+// come from the prefix sums. Above that level they follow a power law, until less than one in `reference` rows remains.
+// beyond is the share at that highest level, at least 1/reference.
 func measured(prefix []float64, sigma, records float64, active int, reference float64) (c *choice, share []float64,
 	beyond float64) {
 	s := normShape()

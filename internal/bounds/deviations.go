@@ -15,7 +15,7 @@ const (
 	levels        = 416
 )
 
-// deviation returns the bin of a distance from the centre. A distance below dead is in the bin of zero.
+// deviation returns the bin of y, a value less the centre. If |y| is below dead, y is in the bin of zero.
 func deviation(y, dead float64) int {
 	size := math.Abs(y)
 	if size < max(0x1p-104, dead) {
@@ -42,8 +42,8 @@ func level(q int) float64 {
 	return x
 }
 
-// above returns the linear form of prefix sums for T_q, the number of rows with a distance of at least e_q on either
-// side. It is empty from level 416 on.
+// above returns T_q, the number of rows that are at least e_q away from the centre, as a linear form of prefix sums.
+// The form is empty from level 416 on.
 func above(q int) []term {
 	if q >= levels {
 		return nil
@@ -51,7 +51,8 @@ func above(q int) []term {
 	return []term{{deviationBins - 1, 1}, {deviationZero + q, -1}, {deviationZero - 1 - q, 1}}
 }
 
-// beyond returns the linear form for up_q − down_q, the number of rows above the centre less the number below it.
+// beyond returns, as a linear form, the number of rows at least e_q above the centre less the number of rows at least
+// e_q below it.
 func beyond(q int) []term {
 	if q >= levels {
 		return nil
@@ -59,7 +60,7 @@ func beyond(q int) []term {
 	return []term{{deviationBins - 1, 1}, {deviationZero + q, -1}, {deviationZero - 1 - q, -1}}
 }
 
-// minus returns a − b as a linear form, times a factor.
+// minus returns the linear form factor·(a − b).
 func minus(a, b []term, factor float64) []term {
 	out := make([]term, 0, len(a)+len(b))
 	for _, t := range a {
@@ -71,7 +72,7 @@ func minus(a, b []term, factor float64) []term {
 	return out
 }
 
-// value returns a linear form of prefix sums.
+// value evaluates a linear form of the prefix sums p.
 func value(p []float64, terms []term) (sum float64) {
 	for _, t := range terms {
 		if t.bin >= 0 {
@@ -81,15 +82,16 @@ func value(p []float64, terms []term) (sum float64) {
 	return sum
 }
 
-// window is the levels [from, to), and the deviation of the number of rows in them for σ = 1.
+// window is a range of levels [from, to). deviation is the standard deviation of the noisy number of rows in it, for σ
+// = 1.
 type window struct {
 	from, to int
 	terms    []term
 	sd       float64
 }
 
-// windows are the 801 windows in which a spread is searched, each 2 to 32 levels wide, and the largest of their
-// deviations. ahead are the numbers of rows in the 24 levels from each level on.
+// windows returns the 801 windows in which a spread is searched for, each 2 to 32 levels wide, and the largest of their
+// deviations. ahead are windows of 24 levels, one from each level on.
 var windows = sync.OnceValue(func() (w struct {
 	all     []window
 	largest float64
@@ -119,20 +121,21 @@ const reachAhead = 24
 // chance is the probability with which a stage mistakes noise for a spread.
 const chance = 1e-3
 
-// certain returns the number of deviations that a count must exceed to be distinguished from noise, if looks counts are
-// compared: the quantile of the normal distribution at 1 − chance/looks.
+// certain returns the number of standard deviations that a count must exceed to be distinguished from noise, if the
+// number of counts compared is `looks`. It is the quantile of the normal distribution at 1 − chance/looks.
 func certain(looks float64) float64 { return -mathext.NormalQuantile(chance / looks) }
 
 // spread describes a column's distances from its centre, as estimated from prefix sums.
 type spread struct {
 	frozen  bool
-	mean    float64 // m₁, the mean of the distances; 0 if it is not certain
+	mean    float64 // m₁, the mean of the signed distances; 0 if it cannot be told from noise
 	scale   float64 // before rounding
 	largest float64 // the cap
 }
 
-// spreadOf finds the largest level that is certain to be reached. From there it goes upward as long as the tail is
-// likely. It computes the two moments of the distances up to the last level from the numbers of rows beyond each level.
+// spreadOf finds the largest level that some row certainly reaches. From there it goes upward as long as the counts
+// make a tail likely. From the numbers of rows beyond each level it computes the first two moments of the distances up
+// to the last level.
 func spreadOf(prefix []float64, sigma, records, certainty float64) spread {
 	s, w := deviationShape(), windows()
 	k := -1
@@ -166,7 +169,7 @@ func spreadOf(prefix []float64, sigma, records, certainty float64) spread {
 	var before1, before2 float64
 	for q := first; q <= k; q++ {
 		e := level(q)
-		// The mean value and square of a level's values if their logarithm is uniform.
+		// e1 and e2 are the mean and the mean square of the values in a level, if their logarithm is uniform.
 		e1, e2 := e*(math.Sqrt2-1)/(math.Ln2/2), e*e/math.Ln2
 		second += (e2 - before2) * max(tail[k-q], 0)
 		mean = append(mean, minus(beyond(q), beyond(k+reachAhead), e1-before1)...)
@@ -181,7 +184,7 @@ func spreadOf(prefix []float64, sigma, records, certainty float64) spread {
 	return spread{mean: m1, scale: math.Sqrt(max(m2-m1*m1, m2/8, e*e/256)), largest: math.Sqrt2 * e}
 }
 
-// merged adds up the terms with equal bins.
+// merged adds the factors of terms with equal bins.
 func merged(terms []term) []term {
 	at := map[int]int{}
 	var out []term

@@ -10,7 +10,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
-// FuzzState: a state that is accepted is written again unchanged, and the warm-up can continue from it.
+// FuzzState restores arbitrary states. If a state is accepted, it must be written again unchanged, and the warm-up must
+// be able to continue from it.
 func FuzzState(f *testing.F) {
 	const mu = 3
 	fuzzed := func(t testing.TB, split bool) *Warmup {

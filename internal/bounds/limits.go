@@ -9,10 +9,10 @@ import (
 const (
 	// limitShare is the share of rows that the bounds of a regression may shorten.
 	limitShare = 1e-3
-	// limitReference ends the power law of a tail: where less than one of limitReference rows lies beyond.
+	// limitReference ends the power law of a tail: it ends where less than one in limitReference rows lies beyond.
 	limitReference = 1e6
-	// limitReach is the number of levels, two octaves, by which a bound may exceed the highest level that is certain to
-	// be reached: with few rows a power law falls too slowly.
+	// limitReach is the number of levels (two octaves) by which a bound may exceed the highest level that some row
+	// certainly exceeds. Without it a bound could be far too large, because with few rows a power law falls too slowly.
 	limitReach = 16
 )
 
@@ -71,8 +71,8 @@ func (w *Warmup) closeLimits(p *sums, x *Stage) {
 	}
 }
 
-// limit returns the least level that at most limitShare of the rows exceed, as estimated from the tail of a histogram,
-// rounded to two digits.
+// limit returns the least level that at most limitShare of the rows exceed, rounded to two digits. It estimates that
+// from the tail of a histogram.
 func limit(p *sums, n, active int) Limit {
 	c, share, _ := measured(p.prefix[n], p.sigma, p.records, active, limitReference)
 	edges, i := normEdges(active), max(0, c.first-limitReach)
@@ -83,7 +83,8 @@ func limit(p *sums, n, active int) Limit {
 		ClippedSE: p.sigma * normShape().deviation(term{i, 1}) / p.records}
 }
 
-// limits returns the numbers of a regression's bounds in the state; none if no regression follows.
+// limits returns pointers to the numbers of a regression's bounds in the state. It returns none if no regression
+// follows.
 func (w *Warmup) limits() []*float64 {
 	if w.cfg.Regression == nil {
 		return nil
@@ -92,11 +93,11 @@ func (w *Warmup) limits() []*float64 {
 	return []*float64{&f.X.Clip, &f.X.Clipped, &f.X.ClippedSE, &f.Y.Clip, &f.Y.Clipped, &f.Y.ClippedSE}
 }
 
-// Find finds the bounds of a table: all its rows are the records of the warm-up, in one part. A nil row is an invalid
-// record. A mechanism that uses the same rows afterwards needs a budget of its own.
+// Find finds the bounds of a table. All rows of the table are the records of one warm-up, in one part. A nil row is an
+// invalid record. A mechanism that uses the same rows afterwards needs a budget of its own.
 //
-// Errors: too few rows for the noise, before anything is released. If a stage fails, Find returns no error: the last of
-// the stages says so, and found is nil.
+// Errors: too few rows for the noise; then nothing is released. If a stage fails, Find returns no error: the last Stage
+// says so, and found is nil.
 func Find(cfg Config, rows [][]float64, mu float64, adjacency dp.Adjacency, bits int, n dp.Noise) (found *Found,
 	stages []Stage, err error) {
 	cfg.Records, cfg.Split = uint64(len(rows)), false

@@ -138,7 +138,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestRegressionFails: the warm-up fails if the target has no spread, or none of the features has one.
+// TestRegressionFails checks that the warm-up fails if the target has no spread, or if no feature has a spread.
 func TestRegressionFails(t *testing.T) {
 	t.Parallel()
 	for name, constant := range map[string][]int{"the target has no spread": {1},

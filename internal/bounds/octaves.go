@@ -2,8 +2,8 @@ package bounds
 
 import "math"
 
-// octaveBins is the number of bins of octaves, 2^e ≤ |x| < 2^(e+1), e from −104 to 103, with either sign; the middle
-// bin holds zero.
+// octaveBins is the number of bins of a histogram of octaves. There is a bin for each octave 2^e ≤ |x| < 2^(e+1), e
+// from −104 to 103, and each sign; the middle bin holds zero.
 const (
 	octaveBins = 417
 	octaveZero = 208
@@ -26,7 +26,7 @@ func octave(x float64) int {
 	return octaveZero - k
 }
 
-// octaveEdges returns the edges of a bin of octaves; both are 0 for the bin of zero.
+// octaveEdges returns the edges of a bin; both are 0 for the bin of zero.
 func octaveEdges(bin int) (lo, hi float64) {
 	switch k := bin - octaveZero; {
 	case k > 0:
@@ -37,8 +37,8 @@ func octaveEdges(bin int) (lo, hi float64) {
 	return 0, 0
 }
 
-// quartiles returns the range of octaves from the first to the third quarter of a column's values, and the number of
-// circles that the next stage needs for its centre:
+// quartiles returns the range of octaves from the first to the third quartile of a column's values, and the number of
+// circles that the next stage needs for the column's centre:
 //
 //	0  all of this range is zero
 //	6  an offset may dominate: one sign, and the ends differ by a factor of 4 at most

@@ -25,7 +25,7 @@ type shape struct {
 	factor matfact.Factorization
 }
 
-// The shapes of the stages' histograms.
+// These are the shapes of the stages' histograms.
 var (
 	octaveShape    = sync.OnceValue(func() *shape { return newShape(octaveBins) })
 	circleShape    = sync.OnceValue(func() *shape { return newShape(circleBins) })
@@ -43,8 +43,8 @@ func newShape(bins int) *shape {
 	for k := 1; k < bins; k++ {
 		s.f[k] = s.f[k-1] * float64(2*k-1) / float64(2*k)
 	}
-	// ‖c_i − c_j‖² = S_i + S_j − 2⟨c_i, c_j⟩. For j = i + l, the inner product grows by one term when i decreases by
-	// one.
+	// ‖c_i − c_j‖² = S_i + S_j − 2⟨c_i, c_j⟩. For j = i + l, the inner product has one more term whenever i decreases
+	// by one.
 	norm := make([]float64, bins) // S_i of column i
 	for i := bins - 1; i >= 0; i-- {
 		k := bins - 1 - i
@@ -53,7 +53,7 @@ func newShape(bins int) *shape {
 			norm[i] += norm[i+1]
 		}
 	}
-	largest := norm[0] // a null record replaces one in the first bin
+	largest := norm[0] // a null record replaces a record in the first bin
 	for lag := 1; lag < bins; lag++ {
 		var product float64
 		for i := bins - 1 - lag; i >= 0; i-- {
@@ -117,8 +117,8 @@ type histograms struct {
 //
 //	σ = α√(Wρ)/μ
 //
-// increased by the effect that rounding of correlated noise has on the sensitivity, for at most the given number of
-// records.
+// σ is increased because rounding correlated noise adds to the sensitivity. The histograms can count at most the given
+// number of records.
 //
 // Privacy: releasing their prefix sums is μ-Gaussian private for one record zeroed out or replaced, if each record is
 // counted at most once in each histogram.
@@ -158,8 +158,8 @@ func calibrate(s *shape, width int, mu float64, a dp.Adjacency, bits int, record
 // add counts a record in a bin of histogram w.
 func (h *histograms) add(bin, w int) { h.counts[bin*h.width+w] += h.one }
 
-// release draws the noise of all bins and returns the noisy prefix sums, in records, by histogram. Afterwards the
-// counts are gone.
+// release draws the noise of all bins. It returns the noisy prefix sums of each histogram, in records, and overwrites
+// the counts.
 func (h *histograms) release(n dp.Noise, array string) *sums {
 	width, bins := h.width, h.shape.bins
 	row := &stretch{Row: n.Row(array, h.counts)}
@@ -188,7 +188,7 @@ func (h *histograms) release(n dp.Noise, array string) *sums {
 	return p
 }
 
-// stretch is the part of a row that begins with coordinate first.
+// stretch is the part of a row that begins with the coordinate `first`.
 type stretch struct {
 	dp.Row
 	first int
@@ -208,7 +208,7 @@ func (s *stretch) Fill(dst []float64) {
 type sums struct {
 	shape   *shape
 	sigma   float64
-	records float64 // n̂, the mean of the last sums
+	records float64 // n̂, the mean of the last prefix sums
 	prefix  [][]float64
 }
 

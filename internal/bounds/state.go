@@ -8,7 +8,7 @@ import (
 	"github.com/streamdp/streamdp/internal/bin"
 )
 
-// AppendTo appends the state after the last Close: the releases so far, and nothing of the open part.
+// AppendTo appends the state after the last Close. It contains the releases so far, but nothing of the open part.
 func (w *Warmup) AppendTo(b *bin.Writer) {
 	b.Uint(uint64(w.next))
 	flag(b, w.failed)
@@ -58,7 +58,7 @@ func flag(b *bin.Writer, yes bool) {
 	}
 }
 
-// Restore reads the state that AppendTo of a warm-up with the same configuration wrote, and drops the open part. After
+// Restore reads a state that AppendTo of a warm-up with the same configuration wrote. It discards the open part. After
 // an error the warm-up must not be used.
 func (w *Warmup) Restore(r *bin.Reader) error {
 	w.begin()
@@ -122,7 +122,7 @@ func (w *Warmup) Restore(r *bin.Reader) error {
 			w.pool.prefix = append(w.pool.prefix, x)
 		}
 	}
-	// Ranges from octaves are kept. The sums of A3 are kept until A4 is closed.
+	// The state has the ranges of octaves if A1 is closed, and the sums of A3 from A3 until A4 is closed.
 	closed := w.taken[:w.next]
 	hasRanges, hasPool := slices.Contains(closed, octaves), slices.Contains(closed, deviations) &&
 		!slices.Contains(closed, again)

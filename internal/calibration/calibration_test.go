@@ -65,7 +65,7 @@ func TestCharge(t *testing.T) {
 	}
 }
 
-// TestLastStep: the mechanism ends with the first factorization that ends.
+// TestLastStep checks that the mechanism ends with the first factorization that ends.
 func TestLastStep(t *testing.T) {
 	t.Parallel()
 	for _, end := range []bool{false, true} {
@@ -84,7 +84,7 @@ func TestLastStep(t *testing.T) {
 	}
 }
 
-// TestSame: Same accepts factorizations that are equally good, and refuses worse ones.
+// TestSame checks that Same accepts factorizations that are equally good, and refuses worse ones.
 func TestSame(t *testing.T) {
 	t.Parallel()
 	w := matfact.Workload{Kind: "sum"}
@@ -119,7 +119,7 @@ func TestSame(t *testing.T) {
 	}
 }
 
-// TestRestoreShaper: RestoreShaper refuses states of another step, and predictions beyond all noise.
+// TestRestoreShaper checks that RestoreShaper refuses states of another step, and predictions that no noise can give.
 func TestRestoreShaper(t *testing.T) {
 	t.Parallel()
 	f := factor(t, matfact.Config{Kind: "bisr", Bands: 5})

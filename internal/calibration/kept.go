@@ -9,12 +9,12 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// ErrForeign is returned for a kept plan that does not belong to the configuration. A plan decides how much noise there
-// is, so a plan from another source must not pass.
+// ErrForeign means that a kept plan does not belong to the configuration. A plan decides how much noise is drawn, so a
+// plan from another source must be refused.
 var ErrForeign = errors.New("the epoch's plan does not belong to this configuration")
 
-// LastBits is the largest relative difference between two processors in a number of a plan that they compute from the
-// same factorizations. It is less than the margins of a plan.
+// LastBits is a relative difference. If two processors compute a plan from the same factorizations, no number in it
+// differs by more. It is less than the margins of a plan.
 const LastBits = 0x1p-42
 
 // Optimum is the largest relative difference between the errors of factorizations that the optimisers of two processors
@@ -34,15 +34,15 @@ type Factor struct {
 	OwnNorm, BestNorm float64
 }
 
-// SameKind reports whether a and b are both nil, or both factorizations of one kind, with narrow states or both
+// SameKind reports whether a and b are both nil, or both factorizations of one kind, both with narrow states or both
 // without. It does not compare the number of fractional bits. That number is a rounded logarithm of optimised numbers,
 // so it may differ by one on another processor.
 func SameKind(a, b *matfact.Stored) bool {
 	return (a == nil) == (b == nil) && (a == nil || a.Kind == b.Kind && IsNarrow(a) == IsNarrow(b))
 }
 
-// Same reports whether the kept factorization equals the fresh one, or could be found by another processor's optimiser:
-// equally good, with different numbers. Both must be of the same kind.
+// Same reports whether the kept factorization equals the fresh one, or could come from another processor's optimiser,
+// which finds different numbers that are equally good. Both must be of the same kind.
 func (f *Factor) Same() bool {
 	if f.Kept == nil {
 		return true

@@ -11,8 +11,9 @@ import (
 // estimator keeps wide states.
 const NarrowGrowth = 1 + 0x1p-12
 
-// Narrow replaces the factorizations that can have states of 64 bits by those, see matfact.Narrow, and reports whether
-// there are any. sd holds the largest deviation, in lattice units, of the arrays that each factorization is used for.
+// Narrow replaces each factorization that can have a state of 64 bits by its narrow form, see matfact.Narrow, and
+// reports whether it replaced any. For each factorization, sd holds the largest deviation, in lattice units, of the
+// arrays that use it.
 //
 // The caller must calibrate noise to the returned factorizations, and must not use them if the records of persons are
 // protected.
@@ -27,9 +28,9 @@ func Narrow(factors []matfact.Factorization, sd []float64) (_ []matfact.Factoriz
 	return narrow, some
 }
 
-// GrowthOf returns the largest factor by which narrow states may increase the noise of a configuration whose kept plan
-// has these factorizations. If one of them is narrow, there is no limit, because the plan charges the noise that it
-// states. If all are wide, the factor is 0.
+// GrowthOf returns the largest factor by which narrow states may increase the noise, if the kept plan has these
+// factorizations. If one of them is narrow, there is no limit, because the plan charges the noise that it states. If
+// all are wide, the result is 0, so that the states stay wide.
 func GrowthOf(kept ...*matfact.Stored) float64 {
 	if slices.ContainsFunc(kept, IsNarrow) {
 		return math.Inf(1)
@@ -37,5 +38,5 @@ func GrowthOf(kept ...*matfact.Stored) float64 {
 	return 0
 }
 
-// IsNarrow reports whether a kept factorization, nil for none, has a narrow state.
+// IsNarrow reports whether a kept factorization has a narrow state. It is false for nil.
 func IsNarrow(s *matfact.Stored) bool { return s != nil && s.Fraction != 0 }

@@ -21,7 +21,7 @@ func NewPerson(p matfact.Participation, norm float64) *Person {
 	return &Person{Cap: p.Count, Separation: p.Separation, PerStep: p.PerStep, Norm: norm}
 }
 
-// Agrees reports whether two plans protect the same records, with norms that may differ in their last bits.
+// Agrees reports whether two plans protect the same records. Their norms may differ in the last bits.
 func (p *Person) Agrees(o *Person) bool {
 	if p == nil || o == nil {
 		return p == o
@@ -45,8 +45,8 @@ func Persons(p matfact.Participation, slots uint64) matfact.Participation {
 }
 
 // ApartWeight is the factor of [Array.Weight] if persons are protected. Under replace the removed and the added person
-// may be in two partitions, each with its own epoch. Each of the two changes is affected by the rounding of
-// predictions, so together the effect is √2 times as large.
+// may be in two partitions, each with its own epoch. The rounding of predictions affects both epochs, so together the
+// effect is √2 times as large.
 func ApartWeight(a dp.Adjacency) float64 {
 	if a == dp.Replace {
 		return math.Sqrt2 * dp.RoundUp

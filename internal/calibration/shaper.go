@@ -17,11 +17,11 @@ func Reach(limits matfact.Limits, sd float64) float64 {
 
 var errShaper = errors.New("damaged: the state of the noise does not belong to the sums")
 
-// RestoreShaper restores a state into s that was taken after the given number of steps. scratch has the length of a
-// row, or is nil for independent noise, which has no predictions.
+// RestoreShaper restores into s a state that was saved after `steps` steps. scratch has the length of a row; it is nil
+// for independent noise, which has no predictions.
 //
-// Errors: a state of another factorization or dimension, of another number of steps, or with a prediction beyond reach,
-// see Reach.
+// Errors: a state of another factorization or dimension; a state after another number of steps; a prediction larger
+// than reach, see Reach.
 func RestoreShaper(s matfact.Shaper, state []byte, steps uint64, scratch []float64, reach float64) error {
 	if err := s.UnmarshalBinary(state); err != nil {
 		return err

@@ -33,8 +33,8 @@ func SquaresSensitivity(nu float64, d int, a dp.Adjacency) float64 {
 	return (3 - q) * (3 - q) * (float64(nu*q) + 1 + nu) / 8
 }
 
-// FreeSquares returns ν*, the largest weight at which, under replacement, releasing the squares of a vector in ℝᵈ
-// together with the vector costs no more than the vector alone: r(ν*) = 4 = r(0).
+// FreeSquares returns ν*, the largest weight at which the squares are free under replacement: releasing a vector in ℝᵈ
+// with its squares costs no more than releasing the vector alone, r(ν*) = 4 = r(0).
 func FreeSquares(d int) float64 {
 	if d == 1 {
 		return (11 + 5*math.Sqrt(5)) / 8

@@ -98,7 +98,8 @@ func New(s Spec, path *Syntax) (*Column, error) {
 		faults.Check(len(c.path) <= maxPath, "path",
 			fmt.Sprintf("must have at most %d names and indexes", maxPath), nil)
 	} else {
-		faults.Check(s.Path == "", "path", "must not be set for this codec: its values have no names, only an order", s.Path)
+		faults.Check(s.Path == "", "path",
+			"must not be set for this codec: its values have no names, only an order", s.Path)
 	}
 	c.setTime(&s, &faults)
 	c.setTransform(&s, &faults)

@@ -11,22 +11,22 @@ import (
 	"math/bits"
 )
 
-// JSON reads the number at the beginning of b, by the grammar of RFC 8259. It returns the
-// nearest float64 (ties to even) and the number's length in bytes, 0 if there is no
-// number. A number too large for a float64 is ±Inf, one too small ±0.
+// JSON reads the number at the beginning of b, by the grammar of RFC 8259. It returns the nearest float64 (ties to
+// even) and the number's length in bytes, 0 if there is no number. A number that is too large for a float64 becomes
+// ±Inf, and one that is too small ±0.
 //
 // JSON ignores what follows the number: of "1]" it reads "1".
 func JSON(b []byte) (f float64, n int) { return read(b, true) }
 
-// Plain is JSON with the grammar of spreadsheets and of programs that print numbers: it also accepts a sign '+',
-// leading zeros, "5." and ".5".
+// Plain does what JSON does, but with the grammar of spreadsheets and of programs that print numbers: it also accepts a
+// sign '+', leading zeros, "5." and ".5".
 func Plain(b []byte) (f float64, n int) { return read(b, false) }
 
 // maxDigits is the number of decimal digits that always fit a uint64.
 const maxDigits = 19
 
-// maxExponent is the largest exponent that is stored; larger ones are cut to it. No text has enough digits to bring a
-// number with such an exponent back into range.
+// maxExponent is the largest exponent that is stored; a larger one is replaced by it. No text has enough digits to
+// bring a number with such an exponent back into the range of float64.
 const maxExponent = 1 << 48
 
 func read(b []byte, strict bool) (f float64, n int) {
@@ -42,8 +42,8 @@ func read(b []byte, strict bool) (f float64, n int) {
 		i = 1
 	}
 
-	// All digits, on both sides of the point, go into one integer. With too many digits
-	// it wraps around; such numbers are read again.
+	// Collect all digits, on both sides of the point, in one integer. With too many digits the integer wraps around;
+	// such numbers are read again below.
 	first := i
 	mant, i := append10(0, b, i)
 	whole := i - first
@@ -78,8 +78,8 @@ func read(b []byte, strict bool) (f float64, n int) {
 		return math.Float64frombits(sign | long(b[first:last], exp)), i
 	}
 	// With up to 15 digits the integer and the power of ten are exact, so one operation rounds once. A comparison with
-	// 2⁵³ would let more numbers pass, but the processor could not predict it: numbers printed with all digits are on
-	// both sides of 2⁵³.
+	// 2⁵³ would let more numbers take this fast path, but the processor could not predict the branch: numbers printed
+	// with all digits are on both sides of 2⁵³.
 	if whole+fraction <= 15 && -22 <= exp && exp <= 22 {
 		f = float64(mant)
 		if exp < 0 {
@@ -96,7 +96,7 @@ func read(b []byte, strict bool) (f float64, n int) {
 	return math.Float64frombits(sign | u), i
 }
 
-// readExponent returns the exponent that begins at b[i] with its sign or first digit, and the index after it, 0 if it
+// readExponent reads the exponent whose sign or first digit is at b[i]. end is the index after the exponent, or 0 if it
 // has no digit.
 func readExponent(b []byte, i int) (e int64, end int) {
 	negative := false
@@ -135,9 +135,9 @@ func append10(mant uint64, b []byte, i int) (uint64, int) {
 	return mant, i
 }
 
-// appendFraction is append10 for numbers with many digits, eight bytes a step. It finds without a branch how many of
-// the eight bytes are digits, because the processor often predicts such a branch wrongly: lengths differ from number to
-// number. For the same reason there is no branch between 16 and 17 digits.
+// appendFraction is append10 for numbers with many digits, eight bytes a step. It counts the digits among the eight
+// bytes without a branch. Lengths differ from number to number, so the processor would often predict such a branch
+// wrongly. For the same reason no branch distinguishes 16 from 17 digits.
 func appendFraction(mant uint64, b []byte, i int) (uint64, int) {
 	for i+16 <= len(b) {
 		x, n := digits(binary.LittleEndian.Uint64(b[i:]))
@@ -154,8 +154,8 @@ func appendFraction(mant uint64, b []byte, i int) (uint64, int) {
 	return append10(mant, b, i)
 }
 
-// digits returns the values of the leading digits in the eight bytes of a word, right-aligned after zeros, and their
-// number.
+// digits returns the values of the leading digits among the eight bytes of a word, and their number. The values are
+// right-aligned and preceded by zeros.
 func digits(x uint64) (values uint64, n int) {
 	x ^= 0x3030303030303030
 	n = bits.TrailingZeros64((x|(x+0x0606060606060606))&0xF0F0F0F0F0F0F0F0) >> 3

@@ -86,7 +86,7 @@ func TestEveryByte(t *testing.T) {
 	}
 }
 
-// TestHard: every line is a number that a plausible reader gets wrong.
+// TestHard reads numbers that a plausible reader would get wrong, one a line.
 func TestHard(t *testing.T) {
 	for _, s := range []string{
 		// the ends of the table of powers

@@ -8,9 +8,8 @@ import (
 	"unsafe"
 )
 
-// With an integer below 2⁶⁴, powers outside this range give 0 or ±Inf:
-// 2⁶⁴·10⁻³⁴³ is less than half the smallest float64, and 10³⁰⁹ is more than
-// the largest.
+// An integer below 2⁶⁴ times a power of ten outside this range is 0 or ±Inf: 2⁶⁴·10⁻³⁴³ is less than half the smallest
+// float64, and 10³⁰⁹ is more than the largest.
 const (
 	minPower = -342
 	maxPower = 308
@@ -21,8 +20,8 @@ const infinity = 0x7FF << 52
 // power is the 128-bit mantissa T of a power of ten, rounded down: T ≤ 10^q/2^(e−127) < T+1 with e = ⌊log₂ 10^q⌋.
 type power struct{ hi, lo uint64 }
 
-// powers[q−minPower] is the mantissa of 10^q. They are computed at start, in 0.1 ms: a file with 1302 constants would
-// not be easier to verify.
+// powers[q−minPower] is the mantissa of 10^q. The program computes the table at start, in 0.1 ms; a file with 1302
+// constants would not be easier to verify.
 var powers = computePowers()
 
 func computePowers() *[maxPower - minPower + 1]power {
@@ -65,12 +64,12 @@ func be64(b []byte) (u uint64) {
 const maxExactPower = 55
 
 // nearest returns the bits of the float64 nearest to mant·10^exp, ties to even. It returns false if 128 bits of the
-// power do not decide.
+// power are not enough to decide.
 //
-// With mant = w·2⁻ˡ, 2⁶³ ≤ w < 2⁶⁴, the product w·T is hi:mid:lo in words. If T is exact, so is the product. Otherwise
-// the true product is larger by less than w < 2⁶⁴, one unit of mid. So the part below the last kept bit of hi decides
-// the rounding, unless it is one half minus at most one unit of mid: then the true value may be a tie or above it, and
-// slow computes the answer.
+// Let mant = w·2⁻ˡ, 2⁶³ ≤ w < 2⁶⁴, and let hi:mid:lo be the words of the product w·T. If T is exact, so is the product.
+// Otherwise the true product is larger by less than w < 2⁶⁴, which is one unit of mid. So the part below the last kept
+// bit of hi decides the rounding, unless that part is one half minus at most one unit of mid. Then the true value may
+// be a tie or above it, and slow computes the answer.
 //
 // Cost: one wide multiplication, three for one in 500 numbers.
 // Source: after Lemire, "Number Parsing at a Gigabyte per Second" (2021), with its error analysis replaced by the
@@ -121,8 +120,8 @@ func nearest(mant uint64, exp int64) (u uint64, ok bool) {
 	if rest >= half {
 		kept++
 	}
-	// kept = 2⁵³ carries into the exponent, which is right. So does 2⁵² for a subnormal number, because its exponent
-	// field is one less than e says.
+	// If kept = 2⁵³, it carries into the exponent, as it should. So does kept = 2⁵² for a subnormal number, whose
+	// exponent field is one less than e says.
 	u = uint64(e-1)<<52 + kept
 	if u > infinity {
 		u = infinity
@@ -130,8 +129,8 @@ func nearest(mant uint64, exp int64) (u uint64, ok bool) {
 	return u, true
 }
 
-// long reads numbers of more than 19 digits. D is the integer with these digits, without the decimal point; the number
-// is D·10^exp.
+// long reads a number of more than 19 digits. Let D be the integer with these digits, without the decimal point; the
+// number is D·10^exp.
 func long(digits []byte, exp int64) uint64 {
 	var mant uint64
 	n, dropped, more := 0, int64(0), false
@@ -160,12 +159,12 @@ func long(digits []byte, exp int64) uint64 {
 	return slow(digits, exp)
 }
 
-// maxSignificant is more than 767, the largest number of digits of the midpoint of two float64s. It is less than 800,
-// beyond which strconv misplaces the point of an integer.
+// maxSignificant must be more than 767, the largest number of digits of the midpoint of two float64s. It must be less
+// than 800, because strconv misplaces the point of an integer with more digits.
 const maxSignificant = 780
 
 // slow is exact for every number that is neither clearly 0 nor clearly infinite. It passes the digits to strconv in a
-// canonical form, because the original may have a long exponent, which strconv cuts.
+// canonical form, because strconv reads only a part of a long exponent.
 func slow(digits []byte, exp int64) uint64 {
 	var buf [maxSignificant + 32]byte
 	n, more := 0, false
@@ -181,12 +180,12 @@ func slow(digits []byte, exp int64) uint64 {
 		}
 	}
 	if more {
-		// Only whether the remaining digits are all zero matters, not their value.
+		// It only matters whether all remaining digits are zero.
 		buf[n] = '1'
 		n++
 		exp--
 	}
-	// strconv would report overflow by an error, which it allocates.
+	// strconv would allocate an error to report overflow.
 	if int64(n)+exp == int64(len(overflow)) && string(buf[:n]) >= overflow {
 		return infinity
 	}

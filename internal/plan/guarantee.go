@@ -45,7 +45,8 @@ func PrintGuarantee(w io.Writer, d *core.Description, name, text string) error {
 		row("merged",
 			"all partitions share one sequence of releases; the average of one noisy sequence per partition would "+
 				"have √(number of partitions) times the noise")
-		row("", "the numbers below assume %d partitions; if there are more, list them in input.partition", config.FewestMerged)
+		row("", "the numbers below assume %d partitions; if there are more, list them in input.partition",
+			config.FewestMerged)
 	case d.Merged:
 		row("merged",
 			"%d partitions share one sequence of releases; the average of %d separate noisy sequences would have %.2f "+

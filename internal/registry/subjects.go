@@ -418,7 +418,8 @@ func (r *references) read(ctx context.Context, c *Client, refs []sr.SchemaRefere
 			return fmt.Errorf("reference to subject %s, version %d: %w", brief(at.subject), at.version, err)
 		}
 		if r.bytes += len(found.Schema.Schema); len(r.all) >= maxReferences || r.bytes > schema.MaxText {
-			return fmt.Errorf("%w are more than %d schemas, or exceed %d KiB together", errReferences, maxReferences, schema.MaxText>>10)
+			return fmt.Errorf("%w are more than %d schemas, or exceed %d KiB together", errReferences, maxReferences,
+				schema.MaxText>>10)
 		}
 		inside[at] = true
 		if err := r.read(ctx, c, found.References, inside); err != nil {

@@ -130,7 +130,8 @@ func (c *Steps) Before(value []byte, end func() error) error {
 		c.tick, c.open = c.tick.Add(c.period), 0
 	}
 	if c.open++; c.open > c.most {
-		return fmt.Errorf("the step that ends at %s has more than step_max = %d records", c.tick.Format(time.RFC3339), c.most)
+		return fmt.Errorf("the step that ends at %s has more than step_max = %d records",
+			c.tick.Format(time.RFC3339), c.most)
 	}
 	return nil
 }

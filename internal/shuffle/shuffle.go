@@ -1,5 +1,6 @@
-// Package shuffle computes the privacy of shuffled records: each of n records passes a separate randomizer, and they
-// are seen in a random order that nobody knows. Together they are more private than each one alone.
+// Package shuffle computes the privacy of shuffled records. Each of n records passes a separate randomizer, and an
+// observer sees the results in a random order that nobody knows. Shuffled results are more private than each result
+// alone.
 package shuffle
 
 import (
@@ -53,7 +54,7 @@ func (s clones) delta(epsilon float64) float64 {
 	slope := (a*grow - (1 - a)) / ((2*a - 1) * (1 + grow))
 	event := func(c int) int { return max(1, int(math.Ceil(float64(c+1)*slope))) }
 
-	// Compute by recursion over C = c and k = event(c): the weight of c, P(A ≥ k) and P(A = k−1).
+	// For each C = c and k = event(c), compute by recursion the weight of c, P(A ≥ k) and P(A = k−1).
 	c := s.least
 	k := event(c)
 	weight := binomial(s.n-1, c, s.p)
@@ -83,8 +84,8 @@ func (s clones) delta(epsilon float64) float64 {
 			steps++
 		}
 	}
-	// A binomial has a relative error of 10⁻¹³. A step rounds a binomial twice, weight up to five times, and the new
-	// value of at once.
+	// A binomial has a relative error of 10⁻¹³. One step of the recursion rounds a binomial twice, `weight` up to five
+	// times, and the new value of `at` once.
 	step := 0x1p-52 * steps
 	off := first*(1e-13+0x1p-51*terms) + moved*(1e-13+2*step) + most*(step+1e-15)
 	return min(1, delta*(1+1e-12+3*step)+off*(1+grow))
@@ -221,11 +222,11 @@ func Epsilon(n int, epsilon0, delta float64) (float64, error) {
 }
 
 // Guarantee is the ε of shuffled Gaussian randomizers. It is derived from Epsilon0, the pure guarantee of a single
-// randomizer, which fails with probability Delta0. Epsilon is +Inf if none was found.
+// randomizer, which fails with probability Delta0. Epsilon is +Inf if no finite ε was found.
 type Guarantee struct{ Epsilon, Epsilon0, Delta0 float64 }
 
-// Gaussian returns the guarantee at δ of n shuffled randomizers, each μ-Gaussian private. Half of δ is for the shuffled
-// ε₀-private randomizers, and half for the event that one randomizer is not ε₀-private:
+// Gaussian returns the guarantee at δ of n shuffled randomizers, each μ-Gaussian private. Half of δ is spent on the
+// shuffled ε₀-private randomizers, the other half on the event that some randomizer is not ε₀-private:
 //
 //	δ = δ′ + (e^ε + 1)(1 + e^−ε₀/2)·n·δ₀
 //

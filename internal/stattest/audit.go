@@ -6,9 +6,8 @@ import "math"
 // degrees of freedom.
 func StudentT(n int, alpha float64) float64 { return NoncentralT(n, 0, alpha) }
 
-// NoncentralT returns the t with P(T > t) = alpha for T = (Z + shift)/√(χ²_n/n),
-// Z standard Gaussian: the statistic of two samples whose means differ by shift
-// standard errors. NaN unless 0 < alpha ≤ ½.
+// NoncentralT returns the t with P(T > t) = alpha for T = (Z + shift)/√(χ²_n/n), Z standard Gaussian: the statistic of
+// two samples whose means differ by shift standard errors. The result is NaN unless 0 < alpha ≤ ½.
 func NoncentralT(n int, shift, alpha float64) float64 {
 	if !(alpha > 0 && alpha <= 0.5) {
 		return math.NaN()
@@ -25,9 +24,8 @@ func NoncentralT(n int, shift, alpha float64) float64 {
 //
 //	∫ f(s) Q(ts − shift) ds,  f the density of √(χ²_n/n)
 //
-// With s = e^u the integrand is smooth on the whole line and falls
-// exponentially, so the sum over equidistant points converges as fast.
-// Relative error below 10⁻¹⁰ (against 30 digits).
+// With s = e^u the integrand is smooth on the whole line and falls exponentially, so a sum over equidistant points
+// converges exponentially. The relative error is below 10⁻¹⁰, in a comparison with 30-digit arithmetic.
 func NoncentralTail(n int, shift, t float64) float64 {
 	nu := float64(n)
 	gamma, _ := math.Lgamma(nu / 2)
@@ -36,7 +34,7 @@ func NoncentralTail(n int, shift, t float64) float64 {
 		s := math.Exp(u)
 		return scale + nu*u - nu/2*s*s + logQ(t*s-shift)
 	}
-	// Unimodal in u: the logarithm of either factor is concave in s.
+	// The integrand is unimodal in u, because the logarithm of either factor is concave in s.
 	lo, hi := -60.0, 5.0
 	for hi-lo > 1e-9 {
 		a, b := hi-0.618*(hi-lo), lo+0.618*(hi-lo)
@@ -82,16 +80,16 @@ func Ratio(n int, alpha float64) float64 {
 	return root * root
 }
 
-// OneRun returns the p-value of the hypothesis that a mechanism is (ε, δ)-private in an audit with one run. Each of m
-// canaries was put into the data or left out by a fair coin. The auditor then guessed the coins of guesses canaries,
-// and correct of the guesses were right.
+// OneRun returns the p-value of the hypothesis that a mechanism is (ε, δ)-private in an audit with one run. For each of
+// m canaries, a fair coin decided whether it was put into the data. The auditor then guessed `guesses` of these coins,
+// and `correct` of the guesses were right. The p-value is
 //
 //	P[B ≥ v] + 2mδ·max_{1≤i≤v} P[v−i ≤ B < v]/i,  B ~ Bin(guesses, e^ε/(1+e^ε))
 //
-// Source: Steinke, Nasr, Jagielski (2023), "Privacy Auditing with One (1) Training Run", Theorem 5.2. It detects errors
-// of a factor three and more in μ.
+// Source: Steinke, Nasr, Jagielski (2023), "Privacy Auditing with One (1) Training Run", Theorem 5.2. The test detects
+// errors in μ of a factor of three or more.
 func OneRun(canaries, guesses, correct int, eps, delta float64) float64 {
-	// The logarithms of p and 1 − p, accurate also for large ε.
+	// These are the logarithms of p and 1 − p, accurate also for large ε.
 	logP, logNot := -math.Log1p(math.Exp(-eps)), -eps-math.Log1p(math.Exp(-eps))
 	all, _ := math.Lgamma(float64(guesses) + 1)
 	mass := func(k int) float64 {

@@ -1,10 +1,10 @@
-// Package stattest has statistical assertions. Their tolerance follows from the number of samples and from a stated
-// probability of a false alarm, alpha. With fixed seeds a test either always passes or always fails, and alpha is the
+// Package stattest has statistical assertions. Their tolerance is computed from the number of samples and from alpha,
+// the probability of a false alarm. With fixed seeds a test either always passes or always fails. So alpha is the
 // probability that a correct program got an unlucky seed when the test was written. No test is ever repeated with
 // another seed. Tests and the audits of internal/audit import this package.
 //
-// Every function returns an error that says how far off the samples are, nil if they are within the tolerance. NaN is
-// never within it.
+// The assertions return an error that says how far off the samples are, or nil if the samples are within the tolerance.
+// NaN is never within the tolerance.
 package stattest
 
 import (
@@ -26,8 +26,8 @@ func Normal(alpha float64) float64 {
 	return bisect(0, 40, func(z float64) bool { return math.Erfc(z/math.Sqrt2) <= alpha })
 }
 
-// ChiSquared returns the quantiles of χ² with n degrees of freedom of mass alpha
-// below low and of mass alpha above high.
+// ChiSquared returns two quantiles of χ² with n degrees of freedom: the probability below low is alpha, and so is the
+// probability above high.
 func ChiSquared(n int, alpha float64) (low, high float64) {
 	a, sd := float64(n)/2, math.Sqrt(float64(n)/2)
 	// The brackets certainly contain the quantiles: the lower tail falls faster than a Gaussian's, the upper one more
@@ -37,7 +37,7 @@ func ChiSquared(n int, alpha float64) (low, high float64) {
 	return 2 * low, 2 * high
 }
 
-// bisect returns the number between lo and hi from which f is true.
+// bisect returns the number between lo and hi at which f changes from false to true.
 func bisect(lo, hi float64, f func(float64) bool) float64 {
 	for range 200 {
 		mid := lo + (hi-lo)/2
@@ -70,8 +70,8 @@ func (c Check) Err() error {
 		c.Samples, c.Alpha)
 }
 
-// Used returns the distance of the value from the middle of its interval, divided by half of the interval's length: it
-// is above 1 outside.
+// Used returns the distance of the value from the middle of its interval, divided by half of the interval's length. It
+// is above 1 if the value is outside.
 func (c Check) Used() float64 {
 	return math.Abs(c.Value-(c.Low+c.High)/2) / ((c.High - c.Low) / 2)
 }
@@ -81,8 +81,8 @@ func (c Check) at(format string, args ...any) Check {
 	return c
 }
 
-// Variance checks independent samples of N(0, 1): their sum of squares must be between the χ² quantiles of mass alpha/2
-// at each end.
+// Variance checks independent samples of N(0, 1). Their sum of squares must be between two χ² quantiles, each with
+// probability alpha/2 outside.
 func Variance(z []float64, alpha float64) error { return VarianceCheck(z, alpha).Err() }
 
 // VarianceCheck returns the check of Variance.
@@ -94,7 +94,7 @@ func VarianceCheck(z []float64, alpha float64) Check {
 	return SquaresCheck(sum, len(z), alpha)
 }
 
-// SumOfSquares is Variance for n samples whose squares add up to sum.
+// SumOfSquares does what Variance does, for n samples whose squares add up to sum.
 func SumOfSquares(sum float64, n int, alpha float64) error { return SquaresCheck(sum, n, alpha).Err() }
 
 // SquaresCheck returns the check of SumOfSquares.
@@ -104,8 +104,8 @@ func SquaresCheck(sum float64, samples int, alpha float64) Check {
 	return Check{"variance", sum / n, low / n, high / n, samples, alpha}
 }
 
-// Mean checks samples of variance sd² that are independent and either Gaussian or many: the distance of their mean from
-// want must be at most sd·z/√n.
+// Mean checks the mean of independent samples of variance sd², which must be Gaussian or many. The distance of their
+// mean from want must be at most sd·z/√n.
 func Mean(samples []float64, want, sd, alpha float64) error {
 	return mean(samples, want, sd, alpha).Err()
 }
@@ -120,8 +120,8 @@ func mean(samples []float64, want, sd, alpha float64) Check {
 	return Check{"mean", want + sum/n, want - most, want + most, len(samples), alpha}
 }
 
-// Correlation checks two sequences of Gaussians of mean 0, all independent: their correlation r must have |r|√n ≤ z.
-// r√n has the variance of a standard Gaussian and lighter tails, for alpha below 1 %.
+// Correlation checks two independent sequences of independent Gaussians of mean 0. Their correlation r must have |r|√n
+// ≤ z. For alpha below 1 %, r√n has the variance of a standard Gaussian, but lighter tails.
 func Correlation(a, b []float64, alpha float64) error { return CorrelationCheck(a, b, alpha).Err() }
 
 // CorrelationCheck returns the check of Correlation.
@@ -137,7 +137,8 @@ func CorrelationCheck(a, b []float64, alpha float64) Check {
 	return Check{"correlation", ab / math.Sqrt(aa*bb), -most, most, len(a), alpha}
 }
 
-// Lag checks independent samples: the correlation of the sequence with itself, shifted by lag, must not be too large.
+// Lag checks independent samples. The correlation of the sequence with itself, shifted by lag, must be as small as that
+// of independent sequences.
 func Lag(z []float64, lag int, alpha float64) error { return lagged(z, lag, alpha).Err() }
 
 func lagged(z []float64, lag int, alpha float64) Check {
@@ -221,8 +222,8 @@ func KolmogorovSmirnov(samples []float64, cdf func(float64) float64, alpha float
 // Gaussian is the distribution function of N(0, 1).
 func Gaussian(x float64) float64 { return math.Erfc(-x/math.Sqrt2) / 2 }
 
-// Covariance checks rows of independent Gaussian vectors of mean 0 with covariance want: whitened by want's Cholesky
-// factor, they must be White without lags.
+// Covariance checks rows of independent Gaussian vectors of mean 0 with covariance want. It whitens them with the
+// Cholesky factor of want, and checks the result by White, without lags.
 func Covariance(rows [][]float64, want [][]float64, alpha float64) error {
 	d := len(want)
 	l := make([][]float64, d)

@@ -48,7 +48,7 @@ func (t *Tracer) request(batch []ended) *collector.ExportTraceServiceRequest {
 	}}}
 }
 
-// sampled is the flag of a span whose trace is sent.
+// sampled is the flag that marks a span as sent.
 const sampled = 1
 
 func (e *ended) encode() *otlp.Span {

@@ -1,11 +1,11 @@
 // Package trace sends traces of the daemon's work to an OpenTelemetry collector, as OTLP over HTTP in protobuf.
 //
-// [Work] holds everything that a span says in addition to its times. It has no room for a number or a text that comes
-// from a record. The times are real ones. They depend on how long work on records takes, so traces are as confidential
+// [Work] holds everything that a span says in addition to its times. It has no field for a number or a text that comes
+// from a record. The times are measured. They depend on how long work on records takes, so traces are as confidential
 // as the input.
 //
-// Nothing waits for a collector. A span that has ended goes into a queue of fixed size, and is dropped if the queue is
-// full. A request that fails is not repeated: its spans are dropped too, and the next request follows after a pause.
+// The daemon never waits for a collector. A span that has ended goes into a queue of fixed size, and is dropped if the
+// queue is full. A failed request is not repeated: its spans are dropped, and the next request follows after a pause.
 package trace
 
 import (
@@ -26,14 +26,14 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Limits of memory and time.
+// These are limits of memory and time.
 const (
 	queueSize  = 4096                   // ended spans that wait to be sent
 	batchSize  = 512                    // spans of a request
-	batchEvery = 2 * time.Second        // a request with fewer spans is sent after that
+	batchEvery = 2 * time.Second        // after this time a request is sent with fewer spans
 	sendTime   = 5 * time.Second        // the limit of a request
-	endTime    = 2 * time.Second        // the limit of sending the remaining spans at the end
-	leastPause = 500 * time.Millisecond // after a failure; doubled with each further failure
+	endTime    = 2 * time.Second        // the limit for sending the remaining spans at the end
+	leastPause = 500 * time.Millisecond // the pause after a failure; doubled with each further failure
 	mostPause  = 30 * time.Second
 	mostAnswer = 64 << 10 // bytes of an answer that are read
 )
@@ -46,11 +46,11 @@ const (
 	Steps Kind = iota
 	// Fetch is a request for records, including the wait for them. It is a trace of its own.
 	Fetch
-	// Close ends a step and draws its noise. Within Steps.
+	// Close ends a step and draws its noise. Its parent is a Steps span.
 	Close
-	// Commit makes closed steps durable. Within Steps.
+	// Commit makes closed steps durable. Its parent is a Steps span.
 	Commit
-	// Publish is a request that sends releases to the output. Within the Steps of the last commit.
+	// Publish is a request that sends releases to the output. Its parent is the Steps span of the last commit.
 	Publish
 	kinds
 )
@@ -74,8 +74,8 @@ type Work struct {
 type Options struct {
 	Endpoint string      // URL of the receiver
 	Header   http.Header // sent with each request
-	// TLS returns the trusted authorities and the client's certificate. When it returns another configuration, new
-	// connections are made with it. Nil: the system's authorities.
+	// TLS returns the trusted authorities and the client's certificate. When it returns a different configuration, the
+	// tracer opens new connections with it. Nil: the system's authorities.
 	TLS func() *tls.Config
 	// Sample is the share of traces that are sent, in (0, 1].
 	Sample float64
@@ -85,7 +85,7 @@ type Options struct {
 	// call, and the error of the request, nil if there was none.
 	Sent func(sent, dropped int, err error)
 
-	times times // not 0 in tests: replaces the constants
+	times times // replaces the constants in tests; otherwise 0
 }
 
 // times replace batchEvery, sendTime and endTime in tests; 0 keeps the constant.
@@ -117,7 +117,7 @@ func New(o Options) *Tracer {
 	return t
 }
 
-// connects makes new connections if TLS has returned another configuration.
+// connects opens new connections if TLS returned a different configuration.
 func (t *Tracer) connects() {
 	var now *tls.Config
 	if t.o.TLS != nil {
@@ -137,7 +137,7 @@ func (t *Tracer) connects() {
 type Span struct {
 	Work           // may be changed until End
 	t      *Tracer // nil: the span is not sent
-	known  bool    // whether the trace is sent has been decided
+	known  bool    // it has been decided whether the trace is sent
 	kind   Kind
 	trace  [16]byte
 	id     [8]byte
@@ -160,7 +160,8 @@ func (t *Tracer) Begin(k Kind, w Work, at time.Time) Span {
 	return s
 }
 
-// Within begins a span within span s, which may have ended. It is sent if s is. Within the zero Span it begins a trace.
+// Within begins a span whose parent is s; s may have ended. The span is sent if s is sent. If s is the zero Span,
+// Within begins a trace.
 func (t *Tracer) Within(s Span, k Kind, w Work, at time.Time) Span {
 	switch {
 	case !s.known:
@@ -173,7 +174,7 @@ func (t *Tracer) Within(s Span, k Kind, w Work, at time.Time) Span {
 	return s
 }
 
-// fill fills id with random bytes that are not all zero. They need not be hard to guess.
+// fill fills id with random bytes, not all of them zero. They need not be hard to guess.
 func fill(id []byte) {
 	for i := 0; i < len(id); i += 8 {
 		binary.NativeEndian.PutUint64(id[i:], rand.Uint64())
@@ -196,7 +197,8 @@ func (s *Span) End(at time.Time) {
 	}
 }
 
-// Start starts sending in the background. end sends the remaining spans, for endTime at most, and returns.
+// Start starts sending in the background. The returned function sends the remaining spans, for endTime at most, and
+// returns.
 func (t *Tracer) Start() (end func()) {
 	if t == nil {
 		return func() {}
@@ -217,7 +219,7 @@ func (t *Tracer) Start() (end func()) {
 	}
 }
 
-// run sends spans until ending is closed. Then it sends the remaining ones until that fails.
+// run sends spans until `ending` is closed. Then it sends the remaining spans, until all are sent or a request fails.
 func (t *Tracer) run(ctx context.Context, ending chan struct{}) {
 	tick := time.NewTicker(t.o.times.batch)
 	defer tick.Stop()

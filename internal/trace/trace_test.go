@@ -133,7 +133,7 @@ func TestSpans(t *testing.T) {
 	}
 }
 
-// TestSample: a trace is sent completely or not at all.
+// TestSample checks that a trace is sent completely or not at all.
 func TestSample(t *testing.T) {
 	t.Parallel()
 	r := tracetest.New(t)
@@ -164,8 +164,8 @@ func TestSample(t *testing.T) {
 	}
 }
 
-// TestQueue: nothing waits for a collector that hangs. Spans that do not fit the queue are dropped and counted, and the
-// end comes in time.
+// TestQueue uses a collector that hangs. Beginning and ending spans must not wait for it. Spans that do not fit the
+// queue must be dropped and counted, and the tracer must end in time.
 func TestQueue(t *testing.T) {
 	t.Parallel()
 	r := tracetest.New(t)
@@ -198,7 +198,8 @@ func TestQueue(t *testing.T) {
 	}
 }
 
-// TestVanished: a collector that vanishes and returns gets the spans that ended since, and each failure is reported.
+// TestVanished uses a collector that vanishes and returns. It must get the spans that ended after its return, and each
+// failure must be reported.
 func TestVanished(t *testing.T) {
 	t.Parallel()
 	r := tracetest.New(t)
@@ -278,8 +279,8 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// TestOff: without a tracer nothing is recorded and nothing allocated; with a tracer, beginning and ending spans
-// allocates nothing.
+// TestOff checks that without a tracer nothing is recorded and nothing allocated. With a tracer, beginning and ending
+// spans must allocate nothing.
 func TestOff(t *testing.T) {
 	var off *trace.Tracer
 	work := func(tr *trace.Tracer) func() {

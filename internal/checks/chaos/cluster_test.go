@@ -14,8 +14,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// rounds returns the number of faults that the test injects: few, or STREAMDP_CLUSTER_ROUNDS. A test that runs out of
-// time injects fewer.
+// rounds returns the number of faults that the test injects: `few`, or STREAMDP_CLUSTER_ROUNDS if that is set. A test
+// that runs out of time injects fewer.
 func rounds(t *testing.T, few int) int {
 	t.Helper()
 	text := os.Getenv("STREAMDP_CLUSTER_ROUNDS")
@@ -29,17 +29,18 @@ func rounds(t *testing.T, few int) int {
 	return n
 }
 
-// TestRealKafkaCluster runs three instances on three brokers. It kills, stops and ends instances and brokers at random
-// moments, and judges the outputs as their readers see them, and the charges. Epochs last two seconds, so many faults
-// hit an opening, and states are compacted meanwhile. At the end a ledger loses its beginning.
+// TestRealKafkaCluster runs three instances on three brokers. It kills, pauses and ends instances and brokers at random
+// moments. Then it judges the charges, and the outputs as their readers see them. Epochs last two seconds, so many
+// faults happen while an epoch is opened. State topics are compacted meanwhile. At the end the test deletes the
+// beginning of a ledger.
 func TestRealKafkaCluster(t *testing.T) {
 	s := newSite(t, "cluster", rand.Uint64(), 3, nil)
 	s.campaign(rounds(t, 4))
 	s.cutLedger()
 }
 
-// TestRealKafkaClusterMerged injects faults while streams are merged and all instances sum their partitions. It runs in
-// the nightly tests.
+// TestRealKafkaClusterMerged injects the same faults while streams are merged: each instance sums some of the
+// partitions. It runs in the nightly tests.
 func TestRealKafkaClusterMerged(t *testing.T) {
 	n := rounds(t, 0)
 	if n == 0 {

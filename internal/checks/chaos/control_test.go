@@ -33,9 +33,9 @@ func (s *site) fileLedger(i int) (lines []line) {
 	return lines
 }
 
-// TestRealKafkaClusterControl is the control experiment: two instances that share outputs and key, but have separate
-// states and no log of who owns which task. Both open the first epochs, and the judge must find different noise over
-// the same records; otherwise it is useless.
+// TestRealKafkaClusterControl is the control experiment. Two instances share outputs and key, but have separate states,
+// and no log says which instance owns which task. Both open the first epochs, and the judge must find different noise
+// over the same records. If it does not, the judge is useless.
 func TestRealKafkaClusterControl(t *testing.T) {
 	s := newSite(t, "control", 1, 2, alone)
 	s.watch = newWatch(s)

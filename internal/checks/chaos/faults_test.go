@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// faults injects faults into a site, one after the other, and records for how long tasks did not publish.
+// faults injects faults into a site, one after the other. It records for how long tasks did not publish.
 type faults struct {
 	s        *site
 	done     map[string]int
 	takeover []time.Duration // after an instance died
-	handover []time.Duration // after one ended in order
+	handover []time.Duration // after an instance ended in an orderly way
 }
 
 func newFaults(s *site) *faults { return &faults{s: s, done: map[string]int{}} }

@@ -57,7 +57,7 @@ func (s *site) cutLedger() {
 		t.Errorf("the instance does not say that shard %d halted: %s", cut, x.errors())
 	}
 	x.end()
-	// Records of acquisitions are in the state topic, so the ledger must not have grown.
+	// Taking over a shard writes only to the state topic, so the ledger must not have grown.
 	if now := s.end(s.group+".ledger", cut); now != lines {
 		t.Errorf("the ledger grew from %d to %d", lines, now)
 	}

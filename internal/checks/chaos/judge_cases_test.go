@@ -16,8 +16,8 @@ func record(key string, first, end int64, noise int) (k, v []byte) {
 		`{"schema":"streamdp.release.v1","offsets":[%d,%d],"values":{"mean":{"data":[%d]}}}`, first, end, noise)
 }
 
-// made returns evidence without a fault: two tasks in two ledgers, epochs of three steps of ten offsets, one void
-// epoch, the last epochs open, and some releases twice.
+// made returns evidence without a fault. It has two tasks in two ledgers, and epochs of three steps of ten offsets. One
+// epoch is void, the last epochs are open, and some releases occur twice.
 func made(t *testing.T) *evidence {
 	t.Helper()
 	e := &evidence{ledgers: make([][]line, 2), ends: map[task]int64{{"orders", "0"}: 89, {"orders", "1"}: 45},
@@ -74,7 +74,7 @@ func made(t *testing.T) *evidence {
 	return e
 }
 
-// TestJudge: the judge finds each fault that evidence can have.
+// TestJudge puts each kind of fault into the evidence, and expects that the judge finds it.
 func TestJudge(t *testing.T) {
 	fine := made(t).judge()
 	if len(fine.faults) > 0 || fine.releases != 12 || fine.duplicates != 2 || fine.epochs != 5 || fine.voids != 1 ||

@@ -111,12 +111,11 @@ type epoch struct {
 
 // judge checks that
 //
-//   - every key has one value, because two values are two noises over the same records;
-//   - every epoch with a release is charged, once, before the first one, and is not void;
-//   - every epoch that is charged and not void has all its steps, and they cover the
-//     offsets that the ledger says;
-//   - the epochs of a task follow one another, so that no record is charged twice and none
-//     is left out, up to the end of the input;
+//   - every key has one value, because two values would be two draws of noise over the same records;
+//   - every epoch with a release is charged once, before its first release, and is not void;
+//   - every epoch that is charged and not void has all its steps, and these cover the offsets that the ledger states;
+//   - the epochs of a task follow one another up to the end of the input, so that no record is charged twice or left
+//     out;
 //   - each ledger is one chain, and no task is in two ledgers.
 func (e *evidence) judge() *verdict {
 	v := new(verdict)

@@ -16,7 +16,7 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 )
 
-// createTopic creates a topic of three replicas, whose records get the brokers' timestamps.
+// createTopic creates a topic with three replicas, in which brokers set the timestamps of records.
 func createTopic(t *testing.T, addrs []string, name string, partitions int32) {
 	t.Helper()
 	client := newClient(t, addrs)
@@ -61,7 +61,7 @@ func (s *site) compactSoon(topic string) {
 	}
 }
 
-// logState logs how much of a topic of states is left after compaction.
+// logState logs how much of a state topic is left after compaction.
 func (s *site) logState(topic string) {
 	s.t.Helper()
 	offsets, records, bytes := int64(0), 0, 0
@@ -187,7 +187,7 @@ func newWatch(s *site) *watch {
 	return w
 }
 
-// next returns the time at which the first release of a task after a moment was appended.
+// next returns the time at which a task's first release after `since` was appended.
 func (w *watch) next(t task, since time.Time) (time.Time, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

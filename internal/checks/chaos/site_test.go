@@ -27,7 +27,7 @@ const (
 	patience   = 2 * time.Minute
 )
 
-// streams read the same partitions, so that shards have several tasks that share a budget.
+// streams are the names of two streams that read the same partitions, so that the tasks of a shard share a budget.
 var streams = []string{"means", "sums"}
 
 // site is a group of instances, with an input and outputs that only it uses.
@@ -217,8 +217,8 @@ func (s *site) tasks() (all []task) {
 	return all
 }
 
-// progress waits until every task has published something after a moment, and returns the time that the last of them
-// took.
+// progress waits until every task has published something after `since`. It returns the time at which the last task did
+// so.
 func (s *site) progress(since time.Time) time.Duration {
 	s.t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {

@@ -8,9 +8,10 @@ import (
 	"time"
 )
 
-// TestRealKafkaTakeover repeatedly kills one of three instances, and logs how long each of its tasks took to publish
-// again: from the signal until the brokers have the next release. Each task has ten steps a second, so a step is always
-// due. No epoch ends meanwhile, so no opening is included. It needs STREAMDP_CLUSTER_ROUNDS, the number of kills.
+// TestRealKafkaTakeover repeatedly kills one of three instances. It logs how long each of the instance's tasks took to
+// publish again, from the signal until the brokers have the next release. Each task has ten steps a second, so a step
+// is always due. No epoch ends meanwhile, so the times include no opening of an epoch. The test needs
+// STREAMDP_CLUSTER_ROUNDS, the number of kills.
 func TestRealKafkaTakeover(t *testing.T) {
 	n := rounds(t, 0)
 	if n == 0 {
@@ -26,7 +27,7 @@ func TestRealKafkaTakeover(t *testing.T) {
 	var moved, last []time.Duration
 	for i := range n {
 		x := s.instances[i%len(s.instances)]
-		time.Sleep(2 * time.Second) // until no task moves any more
+		time.Sleep(2 * time.Second) // until tasks have stopped moving between instances
 		before := s.gaps(time.Now().Add(-time.Second))
 		now := time.Now()
 		x.kill()
@@ -36,7 +37,7 @@ func TestRealKafkaTakeover(t *testing.T) {
 		after := s.gaps(now)
 		var tasks []time.Duration
 		for k, gap := range after {
-			if gap > before[k]+session/2 { // not a task of another instance, which continued
+			if gap > before[k]+session/2 { // leaves out the tasks of other instances, which continued
 				tasks = append(tasks, gap)
 			}
 		}
@@ -55,7 +56,7 @@ func TestRealKafkaTakeover(t *testing.T) {
 	}
 }
 
-// gaps returns how long after a moment each task published, or 0 if it has not published.
+// gaps returns the time from `since` to the next release of each task, or 0 if it has not published one.
 func (s *site) gaps(since time.Time) map[task]time.Duration {
 	all := map[task]time.Duration{}
 	for _, k := range s.tasks() {

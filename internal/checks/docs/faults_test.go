@@ -20,7 +20,7 @@ import (
 
 var update = flag.Bool("update", false, "write docs/faults.md")
 
-// The ways of injecting a fault.
+// These are the ways of injecting a fault.
 const (
 	disk     = "simulated disk"
 	broker   = "embedded broker"
@@ -311,8 +311,8 @@ var matrix = []row{
 			"stream/cluster.TestLogShardRestored"},
 }
 
-// TestFaults: docs/faults.md equals the matrix, and every test in it exists. Every fault of docs/theory/stream.md §4
-// and every reason of a halt is in the matrix.
+// TestFaults checks that docs/faults.md equals the matrix, and that every test named there exists. Every fault of
+// docs/theory/stream.md §4 and every reason of a halt must be in the matrix.
 func TestFaults(t *testing.T) {
 	root := cases.Root(t)
 	tests := map[string]map[string]bool{} // package → names
@@ -406,7 +406,7 @@ Generated from internal/checks/docs/faults_test.go: ` + "`go generate ./internal
 	}
 }
 
-// used reports whether a package of the daemon, without its tests, uses a reason of package failure.
+// used reports whether some package of the daemon uses a reason of package failure outside its tests.
 func used(t *testing.T, dir, name string) bool {
 	list, err := filepath.Glob(filepath.Join(dir, "*", "*.go"))
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package imports tests that the import graph is the one that DESIGN.md describes: imports go one way, and only few
+// Package imports tests that the import graph is the one that DESIGN.md describes. Imports go one way, and only a few
 // packages import an outside library.
 package imports
 
@@ -15,11 +15,11 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/cases"
 )
 
-// outside names the packages that may import a library, by the prefix of its path. Other libraries, mostly of the
-// standard library, may be imported anywhere.
+// outside says, for some libraries, which packages may import them. Its keys are prefixes of import paths. Other
+// libraries, mostly of the standard library, may be imported anywhere.
 var outside = map[string]string{
 	"crypto/rand": "dp internal/keys",
-	// For simulated data and identifiers of spans, never for noise.
+	// math/rand is for simulated data and identifiers of spans, never for noise.
 	"math/rand":                          "examples/trainer internal/demo internal/trace",
 	"github.com/BurntSushi/toml":         "internal/toml",
 	"github.com/prometheus/":             "stream stream/httpapi stream/monitor",
@@ -43,8 +43,8 @@ var outside = map[string]string{
 	"unsafe":             "internal/decimal internal/persons",
 }
 
-// never names the libraries, with everything below them, that a package must not import. stream/core is a function of
-// keys, manifest and log: it has no clock, no randomness and no I/O.
+// never lists, for a package, the libraries that it must not import, including everything below their paths.
+// stream/core is a function of keys, manifest and log: it has no clock, no randomness and no I/O.
 var never = map[string]string{
 	"stream/core": "context crypto/rand io/fs log math/rand net os runtime sync syscall time",
 }
@@ -80,8 +80,8 @@ func packages(t *testing.T) map[string][]string {
 	return all
 }
 
-// TestDesign: the table of packages in DESIGN.md lists every package with its imports, and a package below stream
-// imports only packages above its row.
+// TestDesign checks the table of packages in DESIGN.md. It must list every package with its imports, and a package
+// below stream may import only packages above its own row.
 func TestDesign(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(cases.Root(t), "DESIGN.md"))
 	if err != nil {
@@ -133,7 +133,8 @@ func TestDesign(t *testing.T) {
 	}
 }
 
-// TestImports: no program contains a package for tests, and only few packages import an outside library.
+// TestImports checks that no program contains a package for tests, and that only the listed packages import an outside
+// library.
 func TestImports(t *testing.T) {
 	for name, imports := range packages(t) {
 		for _, path := range imports {
@@ -164,7 +165,7 @@ func TestImports(t *testing.T) {
 // mostLines is the largest number of lines, without tests, of a package below one of the folders.
 const mostLines = 4000
 
-// TestSize: no package below stream, cmd or internal is too long to be read as a whole.
+// TestSize checks that no package below stream, cmd or internal is too long to be read as a whole.
 func TestSize(t *testing.T) {
 	root := cases.Root(t)
 	for name := range packages(t) {

@@ -21,10 +21,10 @@ import (
 // through the second.
 var keyless = []string{"stream/input", "stream/output"}
 
-// TestKeyReach: nothing in the packages of keyless can reach the master key. The program passes and stores that key
-// only as a *[32]byte. So a package cannot reach it if no expression of the package has a type that leads to a
-// *[32]byte: through fields, exported or not, elements, parameters and results. The packages also import nothing that
-// reads key files, and derive no key. The test cannot look into functions and interfaces that are passed to the
+// TestKeyReach checks that nothing in the packages of keyless can reach the master key. The program passes and stores
+// that key only as a *[32]byte. So a package cannot reach the key if no expression of the package has a type that leads
+// to a *[32]byte through fields (exported or not), elements, parameters or results. The packages also import nothing
+// that reads key files, and derive no key. The test cannot look into functions and interfaces that are passed to the
 // packages, such as the function that derives the keys of partial sums.
 func TestKeyReach(t *testing.T) {
 	root := cases.Root(t)
@@ -114,7 +114,7 @@ func checkKeyless(t *testing.T, root, name string, set *token.FileSet, deps type
 	}
 }
 
-// keyWalk follows a type to all types that it leads to.
+// keyWalk visits all types that can be reached from a type.
 type keyWalk struct {
 	seen  map[types.Type]bool
 	found []string // the paths to a *[32]byte

@@ -13,8 +13,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/cases"
 )
 
-// TestKeys: all keys are derived in internal/keys/keys.go, so that its list of purposes is complete. No other file of a
-// program imports HKDF, and every call of keys.Derive names a constant of that list.
+// TestKeys checks that all keys are derived in internal/keys/keys.go, so that its list of purposes is complete. No
+// other file of a program may import HKDF, and every call of keys.Derive must name a constant of that list.
 func TestKeys(t *testing.T) {
 	root := cases.Root(t)
 	var found, calls int

@@ -14,9 +14,9 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/cases"
 )
 
-// TestNoise: only three places implement dp.Noise: dp, with keys; dptest, which no program contains; and the audits,
-// which do not export it: none of their exported functions, methods and fields provides noise, and neither do the
-// suites that build them. So the program that contains the audits cannot release anything with their noise.
+// TestNoise checks that only three places implement dp.Noise: dp, with keys; dptest, which no program contains; and the
+// audits. The audits do not export their noise: no exported function, method or field provides it, either there or in
+// the suites that build audits. So a program that contains the audits cannot release anything with their noise.
 func TestNoise(t *testing.T) {
 	root := cases.Root(t)
 	found := map[string]int{}
@@ -77,7 +77,7 @@ func signature(f *ast.FuncType) string {
 
 func text(e ast.Expr) string { return types.ExprString(e) }
 
-// gives returns the exported names of a declaration through which noise could leave the package.
+// gives returns the exported names in a declaration through which noise could leave the package.
 func gives(decl ast.Decl) (names []string) {
 	noise := func(e ast.Expr) bool {
 		s := text(e)

@@ -35,7 +35,7 @@ var rooms = []struct{ in, below, above string }{
 	{"matfact", "!error.go", "error.go"},
 }
 
-// matches reports whether a file is one of a pattern.
+// matches reports whether a pattern includes a file.
 func matches(file, pattern string) bool {
 	names, others := strings.CutPrefix(pattern, "!")
 	for _, name := range strings.Fields(names) {
@@ -49,7 +49,7 @@ func matches(file, pattern string) bool {
 func TestRooms(t *testing.T) {
 	root := cases.Root(t)
 	set := token.NewFileSet()
-	type use struct{ by, of, name string } // file by uses name, which file of declares
+	type use struct{ by, of, name string } // the file `by` uses a name that the file `of` declares
 	uses := map[string]map[use]bool{}
 	files := map[string][]string{}
 	for _, room := range rooms {

@@ -1,2 +1,2 @@
-// Package words has no code: its tests hold the language of comments, messages and documents, and the length of lines.
+// Package words has no code. Its tests check the language of comments, messages and documents, and the length of lines.
 package words

@@ -51,7 +51,8 @@ const (
 // columns is the longest line of Go code, where a tab counts for four.
 const columns = 120
 
-// text is what a reader sees of a file: all of a document; of Go source its comments and the strings that have words.
+// text is the part of a file that a reader sees: all of a document, or the comments of Go source and its strings with
+// words.
 type text struct {
 	file, room, kind string
 	lines            []string
@@ -132,8 +133,8 @@ func count(lines []string) (phrase, word int) {
 	return len(phrases.FindAllString(joined, -1)), len(strings.Fields(joined))
 }
 
-// TestPhrases: the number of phrases of each kind of text may only fall below that of testdata/counts.txt, and no
-// package and no document has many.
+// TestPhrases counts phrases. In each kind of text, their number must not be above that in testdata/counts.txt. No
+// package and no document may have many.
 func TestPhrases(t *testing.T) {
 	type counter struct{ phrases, words int }
 	kinds, rooms, where := map[string]counter{}, map[string]counter{}, map[string][]string{}
@@ -194,7 +195,8 @@ func TestPhrases(t *testing.T) {
 	}
 }
 
-// TestPhrasesAreFound: the patterns find the phrases, in comments and in messages, and leave plain sentences alone.
+// TestPhrasesAreFound checks that the patterns find the phrases, in comments and in messages, and nothing in plain
+// sentences.
 func TestPhrasesAreFound(t *testing.T) {
 	comment := func(text string) string { return "package p\n//" + " " + text + "\n" }
 	message := func(text string) string { return "package p\nvar e = errors." + "New(" + text + ")\n" }

@@ -72,8 +72,8 @@ func Root(t testing.TB) string {
 	}
 }
 
-// Read decodes inputs and expected values. In the project's own files a field that the test does not know fails the
-// test, so that no expected value goes unchecked.
+// Read decodes inputs and expected values. In the project's own files, an unknown field fails the test, so that no
+// expected value stays unchecked.
 func (c Case) Read(t *testing.T, in, want any) {
 	t.Helper()
 	for _, part := range []struct {
@@ -136,8 +136,8 @@ func Anchor(heading string) string {
 	}, strings.TrimSpace(heading))
 }
 
-// Table fails unless a table of a document has exactly these rows. The table is the one whose header begins with
-// header. It keeps figures in documents equal to those that the code computes.
+// Table fails unless a table of a document has exactly these rows. The table's header line begins with `header`. Use it
+// to keep figures in documents equal to those that the code computes.
 func Table(t *testing.T, document, header string, rows []string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(Root(t), document))

@@ -26,9 +26,9 @@ func DataSet(t testing.TB, name string, split int) (x [][]float64, y []float64) 
 	return x, y
 }
 
-// Published is DataSet with the preparation that papers use, which is not private: features are standardised and
-// divided by their largest norm, the target is divided by its largest absolute value, and both are divided by loose as
-// well.
+// Published does what DataSet does, and then prepares the data as papers do, which is not private. It standardises
+// features and divides them by their largest norm. It divides the target by its largest absolute value. Both are also
+// divided by `loose`.
 func Published(t testing.TB, name string, split int, loose float64) (x [][]float64, y []float64) {
 	t.Helper()
 	x, y = DataSet(t, name, split)
@@ -37,8 +37,8 @@ func Published(t testing.TB, name string, split int, loose float64) (x [][]float
 	return x, y
 }
 
-// Shifted is Published with a standardised target, and with features and target shifted by the given numbers of
-// standard deviations before they are divided.
+// Shifted does what Published does, but standardises the target too. Before the divisions it shifts features and target
+// by the given numbers of standard deviations.
 func Shifted(t testing.TB, name string, split int, features, target, loose float64) (x [][]float64, y []float64) {
 	t.Helper()
 	x, y = DataSet(t, name, split)
@@ -52,7 +52,7 @@ func Shifted(t testing.TB, name string, split int, features, target, loose float
 	return x, y
 }
 
-// standardise gives each column the mean shift and, unless it is constant, variance 1.
+// standardise changes each column to have the mean `shift` and, unless it is constant, variance 1.
 func standardise(x [][]float64, shift float64) {
 	n := float64(len(x))
 	for j := range x[0] {

@@ -11,7 +11,8 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// Queue returns noise with the values z in turn: the first read of each coordinate, of any array, takes the next one.
+// Queue returns noise that consists of the values z, in turn. When a coordinate of any array is read for the first
+// time, it gets the next value.
 func Queue(z ...float64) *Source {
 	return &Source{next: func(string, uint64, int) float64 {
 		if len(z) == 0 {
@@ -23,8 +24,8 @@ func Queue(z ...float64) *Source {
 	}}
 }
 
-// Arrays returns noise with the rows of the given arrays: when an array is opened for the t-th time, from 0, its noise
-// is its row t.
+// Arrays returns noise that consists of the given rows. When an array is opened for the t-th time, counted from 0, its
+// noise is its row t.
 func Arrays(rows map[string][][]float64) *Source {
 	return &Source{next: func(array string, t uint64, j int) float64 {
 		r, ok := rows[array]
@@ -44,8 +45,8 @@ func Seeded(seed uint64) *Source {
 	return &Source{next: func(string, uint64, int) float64 { return source.NormFloat64() }}
 }
 
-// Source is the noise of a sequence of steps. It implements dp.Noise for all of them: opening an array again returns
-// the next step's row.
+// Source is the noise of a sequence of steps. It implements dp.Noise for all these steps: opening an array again
+// returns the row of the next step.
 type Source struct {
 	next   func(array string, t uint64, j int) float64
 	opened map[string]uint64
@@ -63,7 +64,7 @@ func (s *Source) Row(array string, hidden []int64) dp.Row {
 	return &row{source: s, array: array, t: t, z: make([]float64, 0, len(hidden))}
 }
 
-// Hidden returns the integers that the array's last row was opened with.
+// Hidden returns the integers that were passed when the array was last opened.
 func (s *Source) Hidden(array string) []int64 { return s.hidden[array] }
 
 type row struct {

@@ -27,7 +27,8 @@ var extremes = []uint64{
 // unchanged, and close further steps without a panic.
 func (c *Contract[E]) Damaged(t testing.TB, state []byte) {
 	t.Helper()
-	// One estimator gets all copies: a refused state must leave nothing behind that the next one does not replace.
+	// One estimator gets all copies, because a refused state must leave nothing behind that the next state does not
+	// replace.
 	e := c.New(t)
 	for n := range state {
 		if err := e.UnmarshalBinary(state[:n]); err == nil {

@@ -1,12 +1,11 @@
 // Package estimatortest tests that an estimator keeps the contract that the daemon relies on. For tests only.
 //
-//   - [Contract.Restart]: a run that is interrupted anywhere, between two steps or
-//     within one, and resumes from the last state, has the states and releases of an
-//     uninterrupted run. The slots of the steps follow one another without a gap, and
-//     the cost of a record never changes.
+//   - [Contract.Restart]: a run may be interrupted anywhere, between two steps or within one. When it resumes from the
+//     last state, it has the states and releases of an uninterrupted run. The slots of the steps follow one another
+//     without a gap, and the cost of a record never changes.
 //   - [Foreign]: an estimator refuses the state of another configuration.
-//   - [Contract.Damaged], [Fuzz]: an estimator refuses a damaged state, or accepts it
-//     as one that could have been written, and continues without a panic.
+//   - [Contract.Damaged], [Fuzz]: an estimator either refuses a damaged state, or accepts it as a state that could have
+//     been written and continues without a panic.
 //   - [Plans]: a plan with any value changed is refused.
 //   - [Allocates]: adding a record allocates nothing.
 package estimatortest
@@ -42,10 +41,11 @@ type Contract[E Estimator] struct {
 	// Rows returns the records of step t for the slots first … end−1, in order; it may return fewer than there are
 	// slots. A nil row is an invalid record. Every call with the same arguments returns the same rows.
 	Rows func(t, first, end uint64) [][]float64
-	// Noise returns the noise of one run: a function that is called for step 1, 2, … in turn. Every run has the same
-	// noise.
+	// Noise returns a function that gives the noise of one run. It is called for step 1, 2, … in turn. Every run has
+	// the same noise.
 	Noise func(t testing.TB) func(step uint64) dp.Noise
-	// Size returns the upper bound that an estimator announces for the size of its state. Nil: it announces none.
+	// Size returns the upper bound that an estimator announces for the size of its state. If Size is nil, the estimator
+	// announces none.
 	Size func(e E) int64
 	// After is called after each step of the uninterrupted run, with the new state and the release, which is nil after
 	// a step without a release. A nil After does nothing.
@@ -206,7 +206,7 @@ func Foreign[E Estimator](t testing.TB, state []byte, others map[string]E) {
 // step.
 func Allocates(t testing.TB, e Estimator, slot uint64, rows ...[]float64) {
 	t.Helper()
-	// All rows in one run, because AllocsPerRun rounds a fraction of an allocation down.
+	// Add all rows in one run, because AllocsPerRun rounds a fraction of an allocation down.
 	if n := testing.AllocsPerRun(200, func() {
 		for _, row := range rows {
 			e.Add(slot, row)

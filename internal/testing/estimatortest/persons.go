@@ -7,7 +7,7 @@ import (
 	"github.com/streamdp/streamdp/internal/persons"
 )
 
-// Slot is one record of a log: User is its person, 0 for none; Row is nil for an invalid record.
+// Slot is one record of a log. User is its person, 0 for none. Row is nil for an invalid record.
 type Slot struct {
 	User int
 	Row  []float64
@@ -19,21 +19,21 @@ type Persons struct {
 	Rule persons.Rule
 	// Slots holds the number of slots of each step.
 	Slots []int
-	// Quiet is the number of steps before the first record of a person who then writes into every slot.
+	// Quiet is used by Everywhere: it is the number of steps before the person's first record.
 	Quiet int
-	// Replace: the person's records are replaced by those of another person, at other slots.
+	// Replace says that the person's records are replaced by those of another person, at other slots.
 	Replace bool
 	// Random draws the row of another person.
 	Random func(source *rand.Rand) []float64
 	// Worst are the most influential rows of a person; Other are rows that may replace them.
 	Worst, Other [][]float64
-	// Apart returns how far the rows of two streams, by step, are apart, in units of μ.
+	// Apart returns the distance of two streams in units of μ. x and y are their rows, by step.
 	Apart func(x, y [][][]float64) (float64, error)
 }
 
 // Counted passes a log through a map of persons with the rule r, as the daemon does, and returns the rows that reach
-// the estimator, by step. Before the step restart (from 0) it replaces the map by an empty one, as if the map had been
-// lost. −1: never.
+// the estimator, by step. Before the step with number `restart` (from 0) it replaces the map by an empty one, as if the
+// map had been lost. If restart is −1, it keeps the map.
 func (p *Persons) Counted(t testing.TB, r persons.Rule, log []Slot, restart int) [][][]float64 {
 	t.Helper()
 	var m *persons.Map
@@ -63,7 +63,7 @@ func (p *Persons) Counted(t testing.TB, r persons.Rule, log []Slot, restart int)
 	return all
 }
 
-// apart returns how far two logs are apart after the map of persons, in units of μ.
+// apart returns the distance of two logs after the map of persons, in units of μ.
 func (p *Persons) apart(t testing.TB, r persons.Rule, x, y []Slot, restart int) float64 {
 	t.Helper()
 	d, err := p.Apart(p.Counted(t, r, x, restart), p.Counted(t, r, y, restart))
@@ -74,7 +74,7 @@ func (p *Persons) apart(t testing.TB, r persons.Rule, x, y []Slot, restart int) 
 }
 
 // Neighbours returns the largest distance between the logs of a pair, over random pairs of neighbouring logs, in units
-// of μ. Other records come with and without a person and with and without a row.
+// of μ. The other records may have a person or none, and a row or none.
 func (p *Persons) Neighbours(t testing.TB, seed uint64, pairs int) (worst float64) {
 	t.Helper()
 	source := rand.New(rand.NewPCG(seed, 20))
@@ -108,9 +108,10 @@ func (p *Persons) Neighbours(t testing.TB, seed uint64, pairs int) (worst float6
 	return worst
 }
 
-// Everywhere returns how much a person who writes into every slot after the quiet steps can change behind a map with
-// the rule r, in units of μ. The person writes the first of the worst rows. The other log has nobody in these slots or,
-// under replace, another person. The map is replaced by an empty one before the step restart (from 0). −1: never.
+// Everywhere is about a person who writes into every slot after the quiet steps. It returns how far this person can
+// move the estimator's rows through a map with the rule r, in units of μ. The person writes the first of the worst
+// rows. The other log has nobody in these slots or, under replace, another person. The map is replaced by an empty one
+// before the step with number `restart` (from 0), or never if restart is −1.
 func (p *Persons) Everywhere(t testing.TB, r persons.Rule, restart int) float64 {
 	t.Helper()
 	var x, y []Slot

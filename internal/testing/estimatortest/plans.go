@@ -9,8 +9,8 @@ import (
 )
 
 // Plans gives adopt the unchanged plan, which adopt must accept, and then copies with one number, word or list changed,
-// which adopt must refuse. Integers are changed by 1, other numbers by the fraction part of their value. The paths in
-// free, such as ".start", are left out: the plan alone decides these values.
+// which adopt must refuse. Integers are changed by 1, other numbers by the fraction `part` of their value. Values at
+// the paths in `free`, such as ".start", are not changed, because only the plan decides them.
 func Plans[P, E any](t testing.TB, plan P, part float64, adopt func(P) (E, error), free ...string) {
 	t.Helper()
 	b, err := json.Marshal(plan)

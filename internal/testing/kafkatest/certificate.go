@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// Certificate is a self-signed certificate for 127.0.0.1 and metrics.example.org. It serves as a server's certificate,
-// as a client's, and as the authority of both.
+// Certificate is a self-signed certificate for 127.0.0.1 and metrics.example.org. Tests use it for servers, for
+// clients, and as the authority of both.
 type Certificate struct {
 	TLS       tls.Certificate
 	Pool      *x509.CertPool // contains this certificate
@@ -59,8 +59,8 @@ func pack(tb testing.TB, der []byte, key *ecdsa.PrivateKey) *Certificate {
 	return c
 }
 
-// Issue makes a client's certificate for the common name name that expires after life. authority and authorityKey are
-// the PEM certificate and key of its authority.
+// Issue makes a client's certificate whose common name is `name`, and which expires after `life`. authority and
+// authorityKey are the certificate and key of its authority, as PEM.
 func Issue(tb testing.TB, authority, authorityKey []byte, name string, life time.Duration) *Certificate {
 	tb.Helper()
 	ca, err := tls.X509KeyPair(authority, authorityKey)

@@ -14,7 +14,7 @@ import (
 // consumed is the number of columns of the records that the consumers read: c0, c1, and so on.
 const consumed = 16
 
-// consumer returns a [Rivals] function that does without privacy what the daemon does for moments: it reads records
+// consumer returns a function for [Rivals] that does the daemon's work for moments without privacy. It reads records
 // with kafka-go's Reader, decodes each into 16 columns, and sums the columns and their products.
 func consumer(decode func(value []byte, row *[consumed]float64) error) func(ctx context.Context, addrs []string,
 	topic string, n int) (int, time.Duration, error) {

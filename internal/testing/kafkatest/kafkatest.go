@@ -1,6 +1,6 @@
-// Package kafkatest has everything except a broker that tests of the Kafka side need: transactional producers, a
-// reference consumer, and an encoder of record batches that no producer would send. It uses franz-go, so that the code
-// under test does not judge itself, and works with any broker.
+// Package kafkatest has helpers for tests against any Kafka broker: transactional producers, a reference consumer, and
+// an encoder of record batches that no producer would send. It uses franz-go, so that the code under test does not
+// judge itself.
 package kafkatest
 
 import (
@@ -24,7 +24,7 @@ type Record struct {
 	Headers    []kgo.RecordHeader
 }
 
-// Producer writes to one partition, in exactly the batches that it is given.
+// Producer writes to one partition, in exactly the batches that its caller passes.
 type Producer struct {
 	tb        testing.TB
 	client    *kgo.Client
@@ -72,8 +72,9 @@ func (p *Producer) Send(records ...Record) int64 {
 	if err = cmp.Or(failed, err); err != nil {
 		p.tb.Fatal(err)
 	}
-	// The client learns of a new topic's partition slightly after its first records are acknowledged. Ending the
-	// transaction before that would abort it and leave the partition's sequence numbers unchanged.
+	// The client learns of a new topic's partition slightly after the partition's first records are acknowledged. If
+	// the transaction ended before that, it would be aborted, and the partition's sequence numbers would stay
+	// unchanged.
 	for leader := int32(-1); leader < 0 && err == nil; time.Sleep(time.Millisecond / 10) {
 		if leader, _, err = p.client.PartitionLeader(p.topic, p.partition); ctx.Err() != nil {
 			p.tb.Fatal(ctx.Err())
@@ -104,8 +105,8 @@ func (p *Producer) End(commit bool) {
 	}
 }
 
-// ReadCommitted reads with the reference consumer from an offset until it has passed the record or marker at offset
-// last.
+// ReadCommitted reads committed records with the reference consumer, from the offset `from` until it has passed the
+// record or marker at offset `last`.
 func ReadCommitted(tb testing.TB, addrs []string, topic string, partition int32, from, last int64) []Record {
 	tb.Helper()
 	client, err := kgo.NewClient(
@@ -222,7 +223,7 @@ func DeleteTopic(tb testing.TB, addrs []string, topic string) {
 	check(tb, res.Topics[0].ErrorCode)
 }
 
-// DeleteRecords makes the log start at the offset before, as retention would.
+// DeleteRecords deletes the records below the offset `before`, as retention would.
 func DeleteRecords(tb testing.TB, addrs []string, topic string, partition int32, before int64) {
 	tb.Helper()
 	p := kmsg.NewDeleteRecordsRequestTopicPartition()
@@ -268,8 +269,8 @@ func SetQuota(tb testing.TB, addrs []string, clientID string, rate float64) {
 	check(tb, res.Entries[0].ErrorCode)
 }
 
-// Batch is a record batch of format 2 that is encoded exactly as its fields say: with holes, without records, as a
-// marker, or damaged.
+// Batch is a record batch of format 2 that is encoded exactly as its fields say. It may have gaps between offsets, have
+// no records, be a marker, or be damaged.
 type Batch struct {
 	Base          int64
 	LastDelta     int32 // last offset − Base; may be larger than that of the last record
@@ -280,7 +281,7 @@ type Batch struct {
 	Records       []Record // offsets ≥ Base
 	// Codec compresses the records, unless that makes them larger.
 	Codec kgo.CompressionCodec
-	// Body replaces the encoded records; it is compressed with codec Attributes&7 already. Count is the number of
+	// Body replaces the encoded records. It must be compressed already, with codec Attributes&7. Count is the number of
 	// records that the batch claims to have.
 	Body       []byte
 	Attributes int16
@@ -332,7 +333,7 @@ func (b Batch) encode() (records []byte, attributes int16) {
 		for _, h := range r.Headers {
 			k.Headers = append(k.Headers, kmsg.Header{Key: h.Key, Value: h.Value})
 		}
-		// Length counts the bytes after it. While it is 0 it takes one byte.
+		// The field Length counts the bytes after it. While Length is 0, it takes one byte.
 		k.Length = int32(len(k.AppendTo(nil)) - 1)
 		records = k.AppendTo(records)
 	}
@@ -354,7 +355,8 @@ func Ask(tb testing.TB, addrs []string, req kmsg.Request) kmsg.Response {
 		func(ctx context.Context, c *kgo.Client) (kmsg.Response, error) { return c.Request(ctx, req) })
 }
 
-// Bomb returns a batch of three records: first, n zeros, and last. zstd stores the zeros in 4 bytes for each 128 kB.
+// Bomb returns a batch of three records: `first`, n zeros, and `last`. zstd stores the zeros in 4 bytes for each 128
+// kB.
 func Bomb(first, last []byte, n int) Batch {
 	block := func(kind uint32, stored []byte, size int, final uint32) []byte {
 		h := uint32(size)<<3 | kind<<1 | final

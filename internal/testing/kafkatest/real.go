@@ -23,8 +23,8 @@ import (
 type Real struct {
 	tb    testing.TB
 	Addrs []string
-	// SASL is the address of the listener that asks for credentials. The user is streamdp, with password "secret", and
-	// may do what Grant allows.
+	// SASL is the address of the listener that asks for credentials. The user is streamdp, with password "secret". It
+	// may perform the operations that Grant allows.
 	SASL string
 	// Mutual is the address of the listener that asks for a client certificate. The user is the common name of the
 	// certificate; [Real.Certificate] makes one. It is empty if there is no such listener.
@@ -86,7 +86,7 @@ func (r *Real) Second() *Real {
 	return s
 }
 
-// Kill kills the broker as a crash would. It is started again when the test ends, also if the test fails.
+// Kill kills the broker as a crash would. The broker is started again when the test ends, even if the test fails.
 func (r *Real) Kill() {
 	r.tb.Helper()
 	if os.Getenv("STREAMDP_KAFKA_CONTROL") == "" {

@@ -13,9 +13,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// Rivals read n records of partition 0 of a topic from its start. They return how many records came after the first
-// answer, and in what time. "kafka-go" and "franz-go" do nothing with the records. "consumer-packed" and
-// "consumer-json" sum the columns and their products, without privacy. Each rival runs in a process of its own, which
+// Rivals are functions that read n records of partition 0 of a topic, from its start. They return how many records came
+// after the first response, and in what time. "kafka-go" and "franz-go" do nothing with the records. "consumer-packed"
+// and "consumer-json" sum the columns and their products, without privacy. Run each rival in a separate process that
 // reads nothing else.
 var Rivals = map[string]func(ctx context.Context, addrs []string, topic string, n int) (int, time.Duration, error){
 	"kafka-go": readKafkaGo,
@@ -27,7 +27,7 @@ var Rivals = map[string]func(ctx context.Context, addrs []string, topic string, 
 
 // readKafkaGo decodes the responses of single fetches of up to 4 MiB with kafka-go's own reader.
 func readKafkaGo(ctx context.Context, addrs []string, topic string, n int) (int, time.Duration, error) {
-	// Package kafka has registered its own type under this request; replace it.
+	// Package kafka has registered a type of its own for this request, so replace that type.
 	protocol.Register(&fetch.Request{}, &fetch.Response{})
 	t := kafkago.Transport{MetadataTopics: []string{topic}}
 	defer t.CloseIdleConnections()

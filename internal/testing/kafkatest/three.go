@@ -31,8 +31,8 @@ func NewThree(tb testing.TB) *Three {
 	return t
 }
 
-// Pause suspends the broker's process, so that the broker seems to hang. It continues when the test ends, also if the
-// test fails.
+// Pause suspends the broker's process, so that the broker seems to hang. The process continues when the test ends, even
+// if the test fails.
 func (r *Real) Pause() {
 	r.tb.Helper()
 	r.control("pause")

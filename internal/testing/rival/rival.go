@@ -10,8 +10,8 @@ import (
 )
 
 // Compare runs subject b.N times. After every millisecond or so of subject calls it runs rival equally often. It
-// reports the time per unit of the subject (ns), that of the rival under its name, and the median ratio over these
-// pairs of runs. units is the number of things that one call of either handles. The benchmark's own time and
+// reports the subject's time per unit in ns, the rival's under the rival's name, and the median ratio over these pairs
+// of runs. units is the number of units that one call of either function processes. The benchmark's own time and
 // allocations cover the subject alone.
 //
 // If STREAMDP_SUBJECT_ONLY is set, it runs only the subject, b.N times, for tools that count instructions.
@@ -20,8 +20,8 @@ func Compare(b *testing.B, units int, subject func(), name string, rival func())
 	CompareFresh(b, units, nil, subject, name, rival)
 }
 
-// CompareFresh is Compare for a subject that consumes its input: it calls fresh before every call of subject, and does
-// not count the time of fresh.
+// CompareFresh does what Compare does for a subject that consumes its input. It calls fresh before every call of
+// subject, and does not count the time of fresh.
 func CompareFresh(b *testing.B, units int, fresh, subject func(), name string, rival func()) {
 	b.Helper()
 	run := func(n int) (used time.Duration) {
@@ -47,7 +47,7 @@ func CompareFresh(b *testing.B, units int, fresh, subject func(), name string, r
 		return
 	}
 	b.ReportAllocs()
-	run(1) // warm up, and find the number of calls of a run
+	run(1) // warms up, and finds the number of calls of a run
 	rival()
 	stretch := int(time.Millisecond/max(run(1), 1)) + 1
 

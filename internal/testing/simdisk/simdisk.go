@@ -1,5 +1,5 @@
-// Package simdisk simulates a disk that loses what was not synced, writes parts of files, and fails operations as a
-// test demands.
+// Package simdisk simulates a disk that loses data that was not synced, writes parts of files, and fails operations as
+// a test demands.
 package simdisk
 
 import (
@@ -21,8 +21,8 @@ import (
 )
 
 // SimDisk is a disk in memory. The contents of a file are durable after Sync, and a name is durable after SyncDir of
-// its directory. A crash keeps everything durable and an arbitrary part of the rest: any of the names, and of the
-// contents any sectors of 512 bytes, as real disks and journals do.
+// its directory. A crash keeps everything that is durable. It also keeps an arbitrary part of the rest, as real disks
+// and journals do: any of the names, and any sectors of 512 bytes of the contents.
 type SimDisk struct {
 	Mu    sync.Mutex
 	Names map[string]*inode // as the running process sees them
@@ -35,7 +35,7 @@ type SimDisk struct {
 	Down    bool
 	Refuse  func(op, name string) error // returns an error for an operation that must fail
 
-	Opens  int         // how often a file or directory was opened, to change or to read it
+	Opens  int         // how often a file or directory was opened, for writing or reading
 	Scarce func() bool // reports whether the process has no file descriptor left
 }
 
@@ -66,7 +66,7 @@ func NewSimDisk(root string) *SimDisk {
 
 const sector = 512
 
-// do counts an operation that changes something. It fails from the crash on.
+// do counts an operation that changes something. After the crash it returns an error.
 func (d *SimDisk) do(op, name string) error {
 	if d.Down || d.Ops == d.Crash {
 		d.Down = true
@@ -82,7 +82,7 @@ func (d *SimDisk) do(op, name string) error {
 	return nil
 }
 
-// The modes of a crash: data that was not synced is lost, is kept, or is kept in an arbitrary part.
+// These are the modes of a crash: data that was not synced is lost, kept, or partly kept.
 const (
 	CrashLost = iota
 	CrashArrived
@@ -216,7 +216,7 @@ func (f *simFile) Write(p []byte) (int, error) {
 	defer f.d.Mu.Unlock()
 	if err := f.d.do("write", f.name); err != nil {
 		if !errors.Is(err, ErrCrashed) {
-			// A full disk still takes part of a write.
+			// A full disk still stores the first part of a write.
 			f.put(p[:len(p)/2])
 		}
 		return 0, err
@@ -421,7 +421,8 @@ func (d *SimDisk) Holds(prefix string) (list []string) {
 	return list
 }
 
-// At returns the number of the n-th operation, from 1, whose name contains all the words, −1 if there is none.
+// At returns the number of the n-th operation whose name contains all the words. n counts from 1. At returns −1 if
+// there is no such operation.
 func (d *SimDisk) At(n int, words ...string) int {
 	d.Mu.Lock()
 	defer d.Mu.Unlock()

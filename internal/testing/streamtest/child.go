@@ -39,9 +39,9 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// The test binary executes itself as a separate process that can be killed.
+// The test binary runs itself as a child process that tests can kill.
 
-// ChildVariable is the environment variable with a ChildSpec as JSON. It is set if the binary is such a process.
+// ChildVariable is the environment variable that holds a ChildSpec as JSON. It is set only in child processes.
 const ChildVariable = "STREAMDP_TEST_CHILD"
 
 // ChildSpec says what a child process runs.
@@ -195,7 +195,7 @@ func OverKafka(c *kafka.Client) input.SumLog {
 	return &input.KafkaSums{Client: c, Topic: "group.partials", Now: time.Now}
 }
 
-// naive is the simplest possible loop, the control of the kill test: it reads records at least once, draws fresh noise
+// naive is the control of the kill test: the simplest possible loop. It reads records at least once, draws fresh noise
 // in every attempt, publishes, and then commits.
 func naive(ctx context.Context, cfg *config.Config, spec ChildSpec) error {
 	s := cfg.Streams[0]

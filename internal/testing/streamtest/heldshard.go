@@ -33,9 +33,9 @@ func shared(o *stream.Options, h cluster.Holding) error {
 	return err
 }
 
-// HeldShard is a shard's logs in memory, with the state that the protocol derives from them. It checks that no update
-// charges an epoch without creating it or later states without the epoch, breaks the ledger's chain, or stores a value
-// of an epoch without encrypting it under the epoch's secret.
+// HeldShard is a shard's logs in memory, with the state that the protocol derives from them. It checks three things in
+// every update. A charge comes with the epoch that it pays for, and later states keep that epoch. The ledger's chain
+// stays intact. Values of an epoch are encrypted under the epoch's secret.
 type HeldShard struct {
 	Mu      sync.Mutex
 	Stored  map[string]shardlog.Value // the committed values
@@ -58,7 +58,7 @@ func NewHeldShard() *HeldShard {
 	return &HeldShard{Stored: map[string]shardlog.Value{}, Fault: -1, Done: make(chan struct{})}
 }
 
-// Again returns the shard as the next owner finds it.
+// Again returns the shard in the state in which the next owner finds it.
 func (h *HeldShard) Again() *HeldShard {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
@@ -205,8 +205,8 @@ func (h *HeldShard) Charged(task string, epoch uint64) bool {
 	return false
 }
 
-// Committed returns the last step of an epoch of the task orders-0 that may be published: that of the checkpoint, or
-// any step once the epoch is closed.
+// Committed returns the last step that may be published, of an epoch of the task orders-0. That is the step of the
+// checkpoint, or any step once the epoch is closed.
 func (h *HeldShard) Committed(epoch uint64) uint64 {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()

@@ -20,7 +20,7 @@ func (r *Rig) Output(topic string) (list []fixtures.Published) {
 	r.T.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), fixtures.Patience)
 	defer cancel()
-	// Use a new client: one that has followed the cluster learns of a new topic late.
+	// Use a new client, because an existing client learns of a new topic late.
 	client, err := kafka.NewClient(kafka.Options{Brokers: []string{r.Addr}})
 	if err != nil {
 		r.T.Fatal(err)
@@ -46,8 +46,8 @@ func (r *Rig) Output(topic string) (list []fixtures.Published) {
 	return list
 }
 
-// Hold makes the broker refuse or delay requests to publish into a topic, as decide says. held is closed when it delays
-// a request; release ends the delay.
+// Hold makes the broker refuse or delay requests to publish into a topic; `decide` says which. The channel `held` is
+// closed when the broker delays a request; `release` ends the delay.
 func (r *Rig) Hold(topic string,
 	decide func(*kmsg.ProduceRequest) (refused *kerr.Error, hold bool)) (held chan struct{}, release func()) {
 	held, free := make(chan struct{}), make(chan struct{})

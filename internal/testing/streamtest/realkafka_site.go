@@ -249,7 +249,7 @@ func (w *traffic) step() {
 		}
 		rs := w.Batch()
 		if w.rng.IntN(2) == 0 {
-			// Aborted records have a value that would be noticed if they counted.
+			// Aborted records have a value that would visibly change the result if they counted.
 			for j := range rs {
 				rs[j].Value = []byte(`{"amount": 1e6, "items": 0, "weight": 0}`)
 			}
@@ -298,7 +298,7 @@ func (p topicRecord) Equal(q topicRecord) bool {
 			func(a, b kafka.Header) bool { return a.Key == b.Key && string(a.Value) == string(b.Value) })
 }
 
-// Output reads the output topic. A release may be there twice, but not with two different values.
+// Output reads the output topic. A release may occur twice, but not with two different values.
 func (s *Site) Output() map[string]topicRecord {
 	s.T.Helper()
 	all := map[string]topicRecord{}
@@ -319,8 +319,8 @@ func (s *Site) Output() map[string]topicRecord {
 	return all
 }
 
-// Expect compares the releases of the only epoch with those that the log determines: every step once, with its offsets
-// and the number of committed records in it. The means must be as close as the noise permits.
+// Expect compares the releases of the only epoch with the log. Every step must occur once, with its offsets and its
+// number of committed records. The means must be as close to the true ones as the noise permits.
 func (w *traffic) Expect(got map[string]topicRecord) {
 	w.t.Helper()
 	steps := w.Slots / 100

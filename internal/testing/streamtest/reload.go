@@ -13,7 +13,7 @@ import (
 // Configuration returns the path of the rig's configuration file, which Write writes.
 func (r *Rig) Configuration() string { return filepath.Join(r.Dir, "streamdp.toml") }
 
-// Reloadable makes a daemon read its configuration from that file.
+// Reloadable makes a daemon read its configuration from the rig's configuration file.
 func (r *Rig) Reloadable(o *stream.Options) {
 	o.Load = func() (*config.Config, error) { return config.Load(r.Configuration()) }
 }

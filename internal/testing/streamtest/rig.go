@@ -77,8 +77,8 @@ func NewRig(t testing.TB, toml string) *Rig {
 	return NewRigOn(t, toml, embedded.Options{Topics: []string{"orders"}})
 }
 
-// NewOldRig is NewRig with a broker whose topics have no ids. With it a topic that was created again can be recognized
-// by its records only, like a topic that lost records.
+// NewOldRig does what NewRig does, with a broker whose topics have no ids. There the daemon can recognize a recreated
+// topic only by its records, like a topic that lost records.
 func NewOldRig(t testing.TB, toml string) *Rig {
 	t.Helper()
 	return NewRigOn(t, toml,
@@ -233,12 +233,12 @@ func (x *Running) Until(what string, ok func(monitor.TaskStatus) bool) {
 	x.T.Fatalf("the daemon did not reach: %s: %+v\n%s", what, x.D.Status()[0], x.R.Log)
 }
 
-// within is Until, but reports whether ok accepted the status in time, instead of failing.
+// within does what Until does, but instead of failing it reports whether ok accepted the status in time.
 func (x *Running) within(what string, ok func(monitor.TaskStatus) bool) bool {
 	x.T.Helper()
 	late := time.NewTimer(fixtures.Patience)
 	defer late.Stop()
-	// Poll as well: the change may be made by another daemon, which does not wake this one.
+	// Poll in addition: another daemon may make the change, and does not wake this one.
 	look := time.NewTicker(10 * time.Millisecond)
 	defer look.Stop()
 	for !ok(x.D.Status()[0]) {
@@ -256,8 +256,8 @@ func (x *Running) within(what string, ok func(monitor.TaskStatus) bool) bool {
 	return true
 }
 
-// Published waits until a step, and everything before it, is published. It continues to wait while further steps are
-// closed, because the number of steps may depend on how long the test has taken.
+// Published waits until a step, and everything before it, is published. As long as further steps are closed it goes on
+// waiting, because the time that a test needs may decide how many steps there are.
 func (x *Running) Published(step uint64) {
 	x.T.Helper()
 	what, ok := fmt.Sprintf("step %d is published", step),

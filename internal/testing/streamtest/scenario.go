@@ -20,8 +20,9 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// CrashUsers stops the machine before every stride-th of the disk operations that touch a file of persons or follow one
-// that does, or fills the disk there. With STREAMDP_SLOW=1 it does so before each of them.
+// CrashUsers selects the disk operations that touch a file of persons, and those that directly follow such an
+// operation. Before every stride-th of them it stops the machine or fills the disk. With STREAMDP_SLOW=1 it does so
+// before each of them.
 func CrashUsers(t *testing.T, stride int, begin func(testing.TB) *Scenario, verify func(testing.TB, *Scenario)) {
 	if os.Getenv("STREAMDP_SLOW") != "" {
 		stride = 1
@@ -71,12 +72,12 @@ func CrashUsers(t *testing.T, stride int, begin func(testing.TB) *Scenario, veri
 	}
 }
 
-// Scenario is the whole life of a state directory: it opens an epoch, runs three steps with a commit after each, closes
-// the epoch, rolls over, does the same again, and then one more step.
+// Scenario is the whole life of a state directory. A daemon opens an epoch, runs three steps with a commit after each,
+// and closes the epoch. It rolls over, does the same again, and then runs one step of a third epoch.
 type Scenario struct {
 	R    *Rig
 	Done int // number of disk operations until everything was published
-	// Also is a further condition for the end of the run; nil: none.
+	// Also is a further condition for the end of the run, or nil.
 	Also func() bool
 	Edit func(*stream.Options) // changes the options; may be nil
 }
@@ -87,7 +88,7 @@ func NewScenario(t testing.TB) *Scenario {
 	return NewScenarioOf(t, func(*Rig) {})
 }
 
-// NewScenarioOf is NewScenario for a rig that edit changes before it has records.
+// NewScenarioOf does what NewScenario does, but calls edit, which may change the rig before it has records.
 func NewScenarioOf(t testing.TB, edit func(r *Rig)) *Scenario {
 	t.Helper()
 	b, err := embedded.Start(embedded.Options{Topics: []string{"orders"}})
@@ -140,7 +141,7 @@ func (s *Scenario) Run(t testing.TB) error {
 	}
 }
 
-// Crashed is Run with a crash before disk operation k, and a restart of the machine afterwards.
+// Crashed does what Run does, with a crash before disk operation k. Afterwards it restarts the machine.
 func (s *Scenario) Crashed(t testing.TB, k, mode int, rng *rand.Rand) (crashed bool) {
 	t.Helper()
 	d := s.R.Disk.(*simdisk.SimDisk)
@@ -261,7 +262,7 @@ func (s *Scenario) Verify(t testing.TB, refs []fixtures.EpochReference) {
 		got.Mu != first.Cost.Mu {
 		t.Errorf("the worst-off record paid mu %g, an epoch costs %g", got.Mu, first.Cost.Mu)
 	}
-	// No secret or file of an epoch outlives it.
+	// No secret or file of a closed epoch may remain.
 	open := 0
 	for _, e := range entries {
 		if e.Kind != ledger.KindOpen {

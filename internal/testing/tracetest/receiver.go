@@ -62,7 +62,7 @@ func start(tb testing.TB, start func(*httptest.Server)) *Receiver {
 	return r
 }
 
-// Vanish closes the listener and all connections. Return listens at the same address again.
+// Vanish closes the listener and all connections. Call Return to listen at the same address again.
 func (r *Receiver) Vanish() {
 	r.Server.CloseClientConnections()
 	r.Server.Listener.Close()
@@ -129,7 +129,7 @@ func (r *Receiver) keep(said *collector.ExportTraceServiceRequest, req *http.Req
 	}
 }
 
-// span decodes a span. It fails the test if the span has anything that [Span] has no field for.
+// span decodes a span. It fails the test if the span contains something for which [Span] has no field.
 func (r *Receiver) span(s *otlp.Span) Span {
 	if len(s.TraceId) != 16 || len(s.SpanId) != 8 || s.TraceState != "" || len(s.Events)+len(s.Links) > 0 ||
 		s.Status.GetMessage() != "" || s.StartTimeUnixNano > s.EndTimeUnixNano {
