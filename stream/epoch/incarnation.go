@@ -79,7 +79,7 @@ type logProbe struct {
 	anchor *kafka.Anchor // the last record found
 }
 
-// look reads the record at an offset and calls is with the record's hash.
+// look checks whether the record at an offset is still there. The function `is` recognises it by its hash.
 func (w *logProbe) look(ctx context.Context, offset int64, is func(hash [32]byte) bool) (probeResult, error) {
 	switch {
 	case offset < w.log.Start:

@@ -274,7 +274,7 @@ func (k *Keeper) manifestFor(o *opening) (*core.Manifest, error) {
 func (k *Keeper) nextEpoch(ctx context.Context, req OpenRequest) (uint64, error) {
 	next := k.D.Ledger.NextEpoch(k.Task)
 	if req.automatic && k.Guard.Epoch > 0 {
-		return next, k.Guard.CheckClosed(ctx) // this process ran the last epoch, so only the releases since then need a check
+		return next, k.Guard.CheckClosed(ctx) // this process ran the last epoch
 	}
 	newest, err := k.Out.NewestEpoch(ctx, req.SearchFrom)
 	switch {

@@ -46,7 +46,7 @@ type Process struct {
 	Tails     output.Partitions      // the output partitions
 	Plans     MechanismCache         // mechanisms for recorded plans
 	Openings  OpenGate               // gate for epochs that are being opened
-	Partials  *input.SharedSummation // summation shared with other instances; nil: this instance reads merged streams alone
+	Partials  *input.SharedSummation // nil: no other instance helps to read merged streams
 	TaskCount atomic.Int64           // number of tasks in this process
 
 	// Values shown outside.
@@ -62,7 +62,7 @@ type Process struct {
 	// Sizes and times.
 	FetchBytes int           // size of the largest response of a broker
 	Chunk      int           // size in bytes above which a release is published in pieces; 0: the default
-	LookEvery  time.Duration // interval of queries that serve only the status
+	LookEvery  time.Duration // interval of queries for partitions, topics, schemas and lag
 	LagEvery   time.Duration // interval at which offsets are committed to a consumer group
 
 	// For tests.
