@@ -18,7 +18,7 @@ func (k *Keeper) void(ctx context.Context, opened *ledger.Entry) error {
 	return k.Atomically(func() error { return k.takeBack(ctx, opened) })
 }
 
-// takeBack does the work of void. The caller is inside OpenGate.Begin.
+// takeBack does the work of void. The caller must be inside Atomically.
 func (k *Keeper) takeBack(ctx context.Context, opened *ledger.Entry) error {
 	if err := k.DoDisk(ctx, func() error { return k.Store.DestroySecret(opened.Epoch) }); err != nil {
 		return err

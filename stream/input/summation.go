@@ -64,13 +64,13 @@ func (t Team) share(partitions int) int {
 	return (partitions + t.Members - 1) / t.Members
 }
 
-// partTimes are the intervals and timeouts between instances.
+// partTimes holds the intervals and timeouts of messages between instances.
 type partTimes struct {
 	Announce time.Duration // between two announcements of a job, for new members
 	Beat     time.Duration // between two progress reports of a worker
-	Silence  time.Duration // after this time without a message from a worker, the coordinator reads the partition itself
-	Retry    time.Duration // after this time the coordinator lets a silent worker try again; doubles each time
-	Expire   time.Duration // after this time without a message from the coordinator, a worker drops its job
+	Silence  time.Duration // without a message from a worker, until the coordinator reads itself
+	Retry    time.Duration // until the coordinator lets a silent worker try again; doubles each time
+	Expire   time.Duration // without a message from the coordinator, until a worker drops its job
 	pace     time.Duration // between two writes of a shard's records
 }
 

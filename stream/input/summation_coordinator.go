@@ -438,7 +438,7 @@ func (g *coordinator) TakeSum(h partHeader, content []byte) error {
 			w.have[h.Piece] = content
 			w.left--
 		} else if !slices.Equal(w.have[h.Piece], content) {
-			w.have[h.Piece] = content // the piece may be from another worker; the hash of the whole sum shows a difference
+			w.have[h.Piece] = content // it may be another worker's; the hash of the whole sum shows a difference
 		}
 		b.heard = g.R.Now()
 		if w.left > 0 {

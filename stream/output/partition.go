@@ -92,7 +92,7 @@ type Partition struct {
 	round *endLook // the look that begins next; nil: none
 	queue []*sending
 	sent  map[core.Task][]*sending // messages queued or in flight
-	most  int                      // limit of a request's bytes, set when the broker refuses a larger one; 0: sharedBytes
+	most  int                      // limit of a request's bytes after the broker refused a larger one; 0: sharedBytes
 	busy  bool                     // a look or a request is in progress
 	past  backlogs
 	kept  int // number of releases in the lists of all tasks, at most maxFound
