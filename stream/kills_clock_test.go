@@ -153,7 +153,7 @@ func TestClockMutant(t *testing.T) {
 		fixtures.Must(t, err)
 		cp.BoundaryTopic, cp.Boundary = "anew", state.UnknownBoundary
 		fixtures.Must(t, os.WriteFile(m.File(state.CheckpointName), cp.Encode(nil), 0o600))
-		m.Prepare = func(in *stream.Inside) { in.Own.Ledger.Entries[0].Boundaries = nil } // the ledger would reveal the other topic
+		m.Prepare = func(in *stream.Inside) { in.Own.Ledger.Entries[0].Boundaries = nil } // it would reveal the change
 		return m
 	}
 	begin := func() (*streamtest.Rig, *streamtest.Rig) {
