@@ -172,8 +172,8 @@ func unpack(t *testing.T, dir string, files map[string][]byte) {
 // testdata/group-before.tar.gz contains the files of that build, for seed 7: streams.toml and cluster.toml in config,
 // the directory of the embedded broker, the instance's state directory, and the lines of each shard's ledger. Instance
 // a had read 110 records of orders and of each of the two merged partitions of sales, which are epoch 1 and two steps
-// of epoch 2. Of visits it had read 30 records, which are one step, and had closed epoch 1 on request. It was then
-// stopped in the normal way.
+// of epoch 2. It had read 30 records of visits, which are one step, and had closed their epoch 1 on request. It was
+// then stopped in the normal way.
 func TestGroupOfTheBuildBefore(t *testing.T) {
 	t.Parallel()
 	const shards = 4

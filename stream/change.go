@@ -152,8 +152,8 @@ func (c *shardTasks) adopt(open bool) (err error) {
 	return nil
 }
 
-// sameOpening reports whether two tables of a stream would open the same epoch: with the same charge, for the same
-// records, and under the same conditions. If so, the new tasks may open an epoch that the old ones were about to open.
+// sameOpening reports whether two tables of a stream would open the same epoch: with equal charge, records and
+// conditions. If so, the new tasks may open an epoch that the old ones were about to open.
 func sameOpening(old, s *config.Stream) bool {
 	return !slices.ContainsFunc(old.Differences(s), func(x config.Difference) bool {
 		return !strings.HasPrefix(x.Key, "dead_letter.") && x.Key != "merge_ahead" &&

@@ -117,7 +117,7 @@ func TestClockJumps(t *testing.T) {
 }
 
 // TestAnotherBuild: a program of another version and build continues an epoch as if it had opened the epoch itself, if
-// the versions of mechanism and formats are the same.
+// the versions of mechanism and formats agree.
 func TestAnotherBuild(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)

@@ -52,7 +52,7 @@ func TestConfigurationEdited(t *testing.T) {
 	}
 }
 
-// TestHorizon checks what a task does after the last step of its epoch, for each on_horizon.
+// TestHorizon checks what a task does after the last step of its epoch, with each on_horizon.
 func TestHorizon(t *testing.T) {
 	t.Parallel()
 	t.Run("halt", func(t *testing.T) {

@@ -58,8 +58,8 @@ func TestIncarnation(t *testing.T) {
 	check("cut behind the last record read", 1, 1000, epoch.OpenRequest{},
 		func(r *streamtest.Rig) { r.Recreate(0, 1000) })
 
-	// Records that another stream has read also prove that the log is the same. The other stream is not run by the
-	// command, or removed from the configuration, or without its checkpoint.
+	// Records that another stream has read also prove the log's identity. The other stream is not run by the command,
+	// or removed from the configuration, or without its checkpoint.
 	second := strings.ReplaceAll(fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"second.dp"`), "stream.orders",
 		"stream.second")
 	for _, by := range []string{"command", "removed", "damaged", "same log"} {
@@ -87,7 +87,7 @@ func TestIncarnation(t *testing.T) {
 		}
 	}
 
-	// If an epoch has lost its checkpoint, nothing proves that the log is the same.
+	// If an epoch has lost its checkpoint, nothing proves the log's identity.
 	for _, same := range []bool{false, true} {
 		r := streamtest.Ran(t, fixtures.OrdersStream)
 		fixtures.Must(t, os.Truncate(r.File(state.CheckpointName), 100))

@@ -24,7 +24,7 @@ import (
 )
 
 // TestKillsOfClock kills a daemon at random moments. The daemon has three streams whose steps end ten times a second.
-// One merges three partitions, one of which is quiet. The others read one partition each, and one of them is a
+// One merges three partitions, and one partition is quiet. The others read one partition each, and one of them is a
 // regression whose windows are the steps. No key has two releases, none is missing, each step begins in each partition
 // where the one before ended, and an auditor recomputes every release.
 func TestKillsOfClock(t *testing.T) {

@@ -30,8 +30,8 @@ func TestManyTasks(t *testing.T) {
 	}
 }
 
-// TestIdleTaskSleeps: an idle task does nothing at ticks. It wakes up for requests, for its end, and for records, whose
-// work it shows at the next tick.
+// TestIdleTaskSleeps: an idle task does nothing at ticks. A request, its end or a record wakes it up; it shows the work
+// on records at the next tick.
 func TestIdleTaskSleeps(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)

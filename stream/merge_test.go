@@ -26,7 +26,7 @@ import (
 )
 
 // TestMerge: three partitions give one sequence of releases. A step ends when all partitions have its records. Restarts
-// give the same bytes, and verify computes the same.
+// give the same bytes, and so does verify.
 func TestMerge(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewMergedRig(t, fixtures.MergedStream, 3)

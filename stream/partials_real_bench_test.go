@@ -26,7 +26,7 @@ import (
 // others, the instances and the broker share the two processors.
 //
 // While one instance is measured, an instance of another group reads the same topic. So in both cases two instances
-// share caches, memory and broker, and the processor time per record is that of a machine with competing load. Two
+// share caches, memory and broker, and the processor time per record includes the effect of competing load. Two
 // machines would not share these. If one instance is alone on the machine, a record takes a tenth less processor time.
 //
 // With STREAMDP_CHILD_PROFILE=FILE each instance writes a profile of its processor time to FILE.PID.

@@ -56,7 +56,7 @@ func TestRotateKey(t *testing.T) {
 		x.Published(1)
 		x.End()
 	}
-	// Without the operator's assertion the log counts as a different one, even if its records are the same.
+	// Without the operator's assertion the log counts as a different one, even if its records are equal.
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
 	r.Produce(0, 1050)
 	x := r.Start()

@@ -32,7 +32,7 @@ var autoRegressions = map[string]string{
 			"model = { loss = \"linear\", target = \"amount\" }\n"),
 }
 
-// warmRegression holds the parts of a release that tests read, for a regression whose bounds a warm-up finds.
+// warmRegression holds the parts of a regression's release that tests read. A warm-up has found the bounds.
 type warmRegression struct {
 	fixtures.Release
 	Warmup []struct{ Stage, Verdict, Reason string }

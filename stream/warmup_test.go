@@ -26,7 +26,7 @@ func autoStream(mode string) string {
 			map[string]int{"buffer": 1500, "split": 3000}[mode], mode))
 }
 
-// warm holds the parts of a release that tests read, for a stream whose bounds a warm-up finds.
+// warm holds the parts of a release that tests read. A warm-up has found the stream's bounds.
 type warm struct {
 	fixtures.Release
 	Centre []any

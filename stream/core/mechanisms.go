@@ -98,8 +98,8 @@ func MechanismName(s *config.Stream) string {
 	return ""
 }
 
-// MechanismNames returns the names of all mechanisms. A name is that of the table in the configuration, such as
-// "moments". If the table has several methods, the name is "table/method", such as "sgd/amb".
+// MechanismNames returns the names of all mechanisms. A name is the table's in the configuration, such as "moments". If
+// the table has several methods, the name is "table/method", such as "sgd/amb".
 func MechanismNames() (names []string) {
 	for _, d := range mechanisms {
 		names = append(names, d.String())
@@ -205,8 +205,8 @@ type Learning struct {
 	File string
 }
 
-// LearningOf returns nil if no epoch of the stream begins with the parameters of the epoch before. This is so with a
-// warm-up, because each epoch then has its own units.
+// LearningOf returns nil if no epoch of the stream begins with the parameters of the epoch before. With a warm-up none
+// does, because each epoch then has its own units.
 func LearningOf(s *config.Stream) *Learning {
 	if s.Automatic() {
 		return nil

@@ -49,7 +49,7 @@ func roundUp(x float64, digits int) (float64, error) {
 	return strconv.ParseFloat(fmt.Sprintf("%de%d", m+1, e-digits+1), 64)
 }
 
-// AtMost writes an ε with six digits, rounded up, for a sentence that says "at most".
+// AtMost writes an ε with six digits, rounded up, as a sentence that says "at most" needs it.
 func AtMost(epsilon float64) string {
 	return strconv.FormatFloat(ToShow(epsilon), 'g', -1, 64)
 }

@@ -30,8 +30,7 @@ type Protected struct {
 	MaxUsers uint64 `json:"max_users"`
 	// Norm is the P of matfact.Sensitivity: the weight of all records of a person.
 	Norm float64 `json:"norm"`
-	// EpsilonRecord is the ε of one record of a person whose user key stays the same, at the δ of the guarantee; nil:
-	// unknown.
+	// EpsilonRecord is the ε of one record of a person whose user key stays, at the δ of the guarantee; nil: unknown.
 	EpsilonRecord *float64 `json:"epsilon_record,omitempty"`
 	Population    string   `json:"population"`
 	Partitioner   string   `json:"partitioner"`
@@ -54,7 +53,7 @@ func ProtectedOf(s *config.Stream, m *Mechanism) *Protected {
 		u.Population, u.Partitioner}
 }
 
-// epsilonRecord returns the ε, at the stream's δ, of one record of a person whose user key stays the same. The ε is
+// epsilonRecord returns the ε, at the stream's δ, of one record of a person whose user key stays unchanged. The ε is
 // rounded up to four digits, and nil if it is unknown. The stream must protect persons.
 func epsilonRecord(s *config.Stream, m *Mechanism) *float64 {
 	if m.record == nil {

@@ -171,8 +171,7 @@ func TestReplayEnds(t *testing.T) {
 	}
 }
 
-// TestReplayMethods: the releases of a stream with any method name the method, and the setting from which it was
-// chosen.
+// TestReplayMethods: the releases of a stream with any method name the method, and with "auto" the alternatives.
 func TestReplayMethods(t *testing.T) {
 	t.Parallel()
 	records := slices.Repeat([]string{`{"amount": 40, "items": 3, "weight": 1}`}, 3)

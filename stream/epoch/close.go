@@ -59,7 +59,7 @@ func (k *Keeper) CloseEpoch(ctx context.Context, opened *ledger.Entry, ends []le
 }
 
 // CloseStopped closes an epoch that is open but not running, for example because the configuration changed, a key is
-// lost, the log is a different one, or the daemon is down. Of the epoch's state it needs only the checkpoint, if there
+// lost, the log is a different one, or the daemon is down. It needs only the checkpoint of the epoch's state, if there
 // is one.
 func (k *Keeper) CloseStopped(ctx context.Context, opened *ledger.Entry, drop bool) error {
 	m, _, unusable := k.Manifest(opened)

@@ -94,7 +94,7 @@ func (a *applier) sources(held bool) (in chan *codec.Batch, sums chan []input.St
 	return in, nil, a.fetch.Failed
 }
 
-// reached returns the offset at which the open step begins, and the known ends of the log, for each partition.
+// reached returns, by partition, the offset at which the open step begins and the known ends of the log.
 func (a *applier) reached() (ends []ledger.EntryPart, logs []kafka.Offsets) {
 	if a.merge == nil {
 		log := kafka.Offsets{Start: a.r.LogStart.Load(), Stable: a.r.LogEnd.Load(), End: a.r.LogEnd.Load()}

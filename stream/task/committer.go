@@ -57,7 +57,7 @@ func (w *committer) due() bool {
 	return len(w.pending) > 0 || w.quiet >= quietSteps || w.failed && w.quiet > 0 || w.crowded()
 }
 
-// full reports whether applying must wait for another commit. What the commit being written holds does not count.
+// full reports whether applying must wait for another commit. The releases in the commit being written do not count.
 func (w *committer) full() bool {
 	if w.deferred() {
 		return w.crowded()

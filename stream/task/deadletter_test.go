@@ -187,7 +187,7 @@ func TestDeadLettersWait(t *testing.T) {
 	}
 	log := r.Log.String()
 	x.End()
-	// What the daemon logs must not depend on whether there is a dead letter.
+	// The daemon's log must not depend on whether there is a dead letter.
 	for _, said := range []string{"retrying", "cannot write dead letters"} {
 		if strings.Contains(log, said) {
 			t.Errorf("the log says %q:\n%s", said, log)

@@ -10,7 +10,7 @@ import (
 // closing is a step that is being closed in its own goroutine. For a refit, solving a window takes about as long as
 // reading the next one. Meanwhile the loop serves ticks, and writes commits that do not include the step.
 type closing struct {
-	before   edge // snapshot of the core before the step, for those commits
+	before   edge // snapshot of the core before the step; those commits use it
 	steps    []input.StepSum
 	begun    time.Time
 	took     time.Duration
