@@ -18,8 +18,8 @@ import (
 	"github.com/streamdp/streamdp/stream/task"
 )
 
-// TestRemovedStream: the open epoch of a stream that was removed from the configuration is shown, can be closed by a
-// running daemon or a command, and is charged only as far as it read.
+// TestRemovedStream: if a stream is removed from the configuration, its open epoch is still shown. A running daemon or
+// a command can close it, and it is charged only as far as it read.
 func TestRemovedStream(t *testing.T) {
 	t.Parallel()
 	second := strings.ReplaceAll(fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"second.dp"`), "stream.orders",
@@ -91,13 +91,13 @@ func TestOpeningLooksEverywhere(t *testing.T) {
 	second := strings.ReplaceAll(fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"second.dp"`), "stream.orders",
 		"stream.second")
 	for name, ahead := range map[string]func(r *streamtest.Rig){
-		// The second stream opens an epoch that the copy does not have.
+		// The second stream opens an epoch that is not in the copy of the ledger.
 		"an epoch": func(r *streamtest.Rig) {
 			fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
 				return streamtest.OpenEpoch(ctx, d, core.Task{Stream: "second", Partition: 0}, epoch.OpenRequest{})
 			}))
 		},
-		// Its limit is raised, and its next checkpoint names that line.
+		// The second stream's limit is raised, and its next checkpoint names the ledger line of the raise.
 		"a limit": func(r *streamtest.Rig) {
 			r.Toml = strings.ReplaceAll(r.Toml, "limit_epsilon = 3.0", "limit_epsilon = 4.0")
 			r.Produce(350, 200)

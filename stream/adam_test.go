@@ -68,7 +68,7 @@ func data(t testing.TB, value, name string) []float64 {
 	return x
 }
 
-// assembled joins the pieces in an output, and then judges it like an output of whole releases.
+// assembled joins the pieces of releases in an output, and then checks the output like one of whole releases.
 func assembled(t testing.TB, list []fixtures.Published, records []kafka.Record) []fixtures.Published {
 	t.Helper()
 	var all []fixtures.Published
@@ -112,8 +112,8 @@ func header(rec kafka.Record, key string) string {
 	return ""
 }
 
-// TestGradients runs a stream of gradients end to end. Every release moves the parameters and conforms to the schema. A
-// record that is no gradient, or is stale, adds nothing in its slot.
+// TestGradients runs a stream of gradients end to end. Every release moves the parameters and conforms to the schema.
+// If a record is not a gradient, or is a stale one, its slot adds nothing.
 func TestGradients(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.GradientStream)
@@ -181,8 +181,8 @@ func TestGradients(t *testing.T) {
 	}
 }
 
-// TestPieces publishes releases larger than a message, interrupts the daemon everywhere, and restores an old copy. The
-// pieces equal those of an uninterrupted run.
+// TestPieces publishes releases larger than a message, interrupts the daemon at every point, and restores an old copy
+// of the state. The pieces equal those of an uninterrupted run.
 func TestPieces(t *testing.T) {
 	t.Parallel()
 	toml := fixtures.With(fixtures.GradientStream, "dim  = 3",
@@ -261,8 +261,8 @@ func wholeOf(list []fixtures.Published, step uint64) string {
 	return b.String()
 }
 
-// TestOwnSize publishes releases above the default largest message of topics, with a state large enough for slots,
-// without a test's limits, and continues after a restart.
+// TestOwnSize uses the limits of production, not those of tests. It publishes releases larger than a topic's default
+// message limit, with a state so large that checkpoints use slots, and continues after a restart.
 func TestOwnSize(t *testing.T) {
 	t.Parallel()
 	large(t, 250_000, 3)
@@ -328,8 +328,9 @@ func large(t *testing.T, dim, messages int) {
 	}
 }
 
-// TestLearnt: an epoch begins with the final parameters of its predecessor, whether the horizon or an operator ended
-// it, running or not, and despite other changes. The manifest says so. The first epoch begins with initial_file.
+// TestLearnt: an epoch begins with the final parameters of the epoch before. It does not matter whether the horizon or
+// an operator ended that epoch, whether it was running then, or what else changed. The manifest holds the hash of the
+// parameters. The first epoch begins with initial_file.
 func TestLearnt(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t,
@@ -384,7 +385,7 @@ func TestLearnt(t *testing.T) {
 	if got := initial(5); got != hash(last[4]) && got != hash(last[3]) {
 		t.Errorf("epoch 5 begins with %s", got)
 	}
-	// With another number of parameters, the old ones do not fit.
+	// If the number of parameters changes, the old parameters are not used.
 	r.Toml = strings.Replace(fixtures.With(r.Toml, "dim  = 3", "dim = 4"),
 		fmt.Sprintf("\ninitial_file = %q", file), "", 1)
 	fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
@@ -393,7 +394,7 @@ func TestLearnt(t *testing.T) {
 	if got := initial(6); got != "" || !strings.Contains(r.Log.String(), "do not fit the model") {
 		t.Errorf("epoch 6 begins with %s", got)
 	}
-	// A changed file does not hold the epoch's initial parameters.
+	// If the file of initial parameters is changed, it does not match the epoch.
 	fixtures.Must(t, os.WriteFile(r.File(state.InitialName(6)), core.PackParameters([]float64{1, 2, 3, 4}), 0o600))
 	y := r.Start()
 	y.Halts(failure.State, "manifest of epoch 6")
@@ -464,7 +465,7 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// TestRefusedClasses: examples whose target is no class are counted.
+// TestRefusedClasses: examples whose target is not one of the classes are counted.
 func TestRefusedClasses(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t,

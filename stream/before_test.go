@@ -30,10 +30,10 @@ import (
 	"github.com/twmb/franz-go/pkg/kversion"
 )
 
-// statesBefore reads testdata/states-before.tar.gz. It has a directory for each case of TestStatesOfTheBuildBefore,
-// with streams.toml, the state directory, and output.jsonl with the releases. The build before package stream was split
-// wrote it (seed 7, broker without topic ids). It had read 550 records of each partition, or 110 if the stream protects
-// persons: epoch 1, and two steps of epoch 2.
+// statesBefore reads testdata/states-before.tar.gz. The archive has a directory for each case of
+// TestStatesOfTheBuildBefore, with streams.toml, the state directory, and the releases in output.jsonl. The build
+// before package stream was split wrote it, with seed 7 and a broker without topic ids. That build had read 550 records
+// of each partition, or 110 if the stream protects persons. These are epoch 1 and two steps of epoch 2.
 func statesBefore(t *testing.T) (cases map[string]map[string][]byte) {
 	t.Helper()
 	return archived(t, "states-before.tar.gz")
@@ -169,10 +169,11 @@ func unpack(t *testing.T, dir string, files map[string][]byte) {
 // split wrote. It opens no epoch at first, completes epoch 2, opens epoch 3, and serves a request. All releases equal
 // those of an uninterrupted run without a group.
 //
-// testdata/group-before.tar.gz has what that build left: streams.toml and cluster.toml in config, the directory of the
-// embedded broker, the instance's state directory, and the lines of each shard's ledger (seed 7). Instance a had read
-// 110 records of orders and of each of the two merged partitions of sales: epoch 1, and two steps of epoch 2. It had
-// read 30 records of visits, one step, and had closed epoch 1 on request. It was stopped regularly.
+// testdata/group-before.tar.gz contains the files of that build, for seed 7: streams.toml and cluster.toml in config,
+// the directory of the embedded broker, the instance's state directory, and the lines of each shard's ledger. Instance
+// a had read 110 records of orders and of each of the two merged partitions of sales, which are epoch 1 and two steps
+// of epoch 2. It had read 30 records of visits, which are one step, and had closed their epoch 1 on request. It was
+// then stopped in the normal way.
 func TestGroupOfTheBuildBefore(t *testing.T) {
 	t.Parallel()
 	const shards = 4

@@ -21,8 +21,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 )
 
-// TestCertificatesReplaced: a daemon whose certificates and authorities are replaced while it runs uses them for its
-// next connections, to the brokers and as a listener. Files that cannot be used change nothing, and are reported once.
+// TestCertificatesReplaced replaces certificates and authorities while a daemon runs. The daemon uses the new ones for
+// its next connections, both to brokers and from HTTP clients. Files that cannot be used change nothing, and are
+// reported once.
 func TestCertificatesReplaced(t *testing.T) {
 	t.Parallel()
 	var broker atomic.Pointer[kafkatest.Certificate]
@@ -39,7 +40,7 @@ func TestCertificatesReplaced(t *testing.T) {
 	t.Cleanup(b.Close)
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "cert"), filepath.Join(dir, "key.pem")
-	// The daemon looks every few milliseconds, so a file must never be half written.
+	// The daemon checks the files every few milliseconds, so a file must never be half written.
 	replace := func(name string, text []byte) {
 		t.Helper()
 		fixtures.Must(t, os.WriteFile(name+".new", text, 0o600))

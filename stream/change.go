@@ -21,24 +21,24 @@ var (
 	errOpening = errors.New("an epoch is being opened: try again later")
 )
 
-// closingTime is how long a change waits for each of these.
+// closingTime is how long a change waits, first until no epoch is being opened, and then until none is being closed.
 const closingTime = time.Second
 
-// change replaces the configuration by one with other streams, which next makes from the present one. The tables of the
-// process must be the same in both. While next runs no epoch is opened, so what next finds in the ledger holds until
-// the streams have changed. If next fails, or change fails with errClosing or errOpening, nothing changes. Any other
-// error ends the daemon.
+// change replaces the configuration by one with other streams. The function next makes the new configuration from the
+// present one; the tables of the process must be the same in both. No epoch is opened while next runs, so the state of
+// the ledger that next reads holds until the streams have changed. If next fails, or change fails with errClosing or
+// errOpening, nothing changes. Any other error ends the daemon.
 //
-// A stream whose pointer is in both configurations is not touched. A stream only in the present one ends as at the end
-// of the process: its tasks commit and publish what they have, and its epochs stay open, like those of a stream that
-// was removed between two starts. A stream only in the new one begins as at a start. A stream with the same name but a
-// different pointer does both, one after the other, over the same files.
+// A stream whose pointer is in both configurations is not touched. A stream that is only in the present configuration
+// ends as at the end of the process: its tasks commit and publish all closed steps, and its epochs stay open, as if the
+// stream had been removed between two starts. A stream that is only in the new configuration begins as at a start. If
+// the name is the same but the pointer differs, the old stream ends before the new one begins over the same files.
 //
-// A new task may open an epoch by itself only if next returns open, or if a task of the same name was allowed to; see
-// [task.Runner.Hold].
+// A new task may open an epoch by itself only if next returns open = true, or if the old task of the same name was
+// allowed to; see [task.Runner.Hold].
 //
-// Changes run one at a time, the first one after the tasks have begun. A change takes as long as the last commits and
-// their publication, at most a little longer than ShutdownTime if brokers do not answer.
+// Changes run one at a time, and only after the tasks have begun. A change waits until the ending tasks have committed
+// and published. If brokers do not answer, that takes a little longer than ShutdownTime.
 func (d *Daemon) change(next func(now *config.Config) (then *config.Config, open bool, err error)) error {
 	<-d.begun
 	d.changing.Lock()
@@ -77,7 +77,7 @@ func (d *Daemon) change(next func(now *config.Config) (then *config.Config, open
 	return errors.Join(errs...)
 }
 
-// end makes sure that nothing more is started.
+// end prevents the start of further tasks.
 func (d *Daemon) end() {
 	d.changing.Lock()
 	d.ended = true
@@ -87,8 +87,8 @@ func (d *Daemon) end() {
 	}
 }
 
-// adopt makes the shard's streams those of the present configuration, while its tasks run. The caller holds the shard;
-// see [shardTasks.Alone]. If adopt fails, with an error of the state, all tasks of the shard end.
+// adopt replaces the shard's streams by those of the present configuration while its tasks run. The caller must have
+// called [shardTasks.Alone]. If adopt fails, with an error of the state, all tasks of the shard end.
 func (c *shardTasks) adopt(open bool) (err error) {
 	c.changing.Lock()
 	defer c.changing.Unlock()
@@ -115,7 +115,7 @@ func (c *shardTasks) adopt(open bool) (err error) {
 		q.end()
 	}
 	known := len(c.othersNow())
-	c.dropOthers() // some may run again
+	c.dropOthers() // some of these tasks may run again
 	var streams, begun []*streamTasks
 	for _, s := range c.made.Streams {
 		i := slices.IndexFunc(before, func(q *streamTasks) bool { return q.s == s })
@@ -152,9 +152,8 @@ func (c *shardTasks) adopt(open bool) (err error) {
 	return nil
 }
 
-// sameOpening reports whether two tables of a stream differ only in ways that do not affect the opening of an epoch:
-// what is charged, for which records, and whether the opening is possible. Then an epoch that the old table's tasks
-// were about to open is still wanted.
+// sameOpening reports whether two tables of a stream would open the same epoch: with equal charge, records and
+// conditions. If so, the new tasks may open an epoch that the old ones were about to open.
 func sameOpening(old, s *config.Stream) bool {
 	return !slices.ContainsFunc(old.Differences(s), func(x config.Difference) bool {
 		return !strings.HasPrefix(x.Key, "dead_letter.") && x.Key != "merge_ahead" &&

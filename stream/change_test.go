@@ -48,8 +48,8 @@ func streamsNow(x *streamtest.Running, open bool, before, after []string) error 
 	})
 }
 
-// goroutines returns a function that counts the goroutines that this test has started, directly or indirectly, and not
-// those of other tests.
+// goroutines returns a function that counts the goroutines started by this test, directly or indirectly. Goroutines of
+// other tests do not count.
 func goroutines(t testing.TB) (count func() int) {
 	t.Helper()
 	pprof.SetGoroutineLabels(pprof.WithLabels(t.Context(), pprof.Labels("test", t.Name())))
@@ -61,7 +61,7 @@ func goroutines(t testing.TB) (count func() int) {
 			if !strings.Contains(stack, label) {
 				continue
 			}
-			for line := range strings.Lines(stack) { // above the first one stands "goroutine profile: total N"
+			for line := range strings.Lines(stack) { // the line before the first stack is "goroutine profile: total N"
 				var alike int
 				if _, err := fmt.Sscanf(line, "%d @ ", &alike); err == nil {
 					n += alike
@@ -75,9 +75,9 @@ func goroutines(t testing.TB) (count func() int) {
 	}
 }
 
-// TestChange: streams are added, removed and changed while others run under load. A stream that comes back continues
-// its epoch. Every release equals that of an uninterrupted run. A removed stream leaves nothing in the process. No
-// stream opens an epoch unless that is allowed.
+// TestChange adds, removes and changes streams while others run under load. A stream that is added again continues its
+// epoch. Every release equals that of an uninterrupted run. A removed stream leaves nothing in the process. No stream
+// opens an epoch unless that is allowed.
 func TestChange(t *testing.T) {
 	t.Parallel()
 	own := goroutines(t)
@@ -150,7 +150,7 @@ func TestChange(t *testing.T) {
 		t.Fatalf("the ledger has %s", kinds)
 	}
 
-	// The output moves.
+	// The stream gets another output topic.
 	moved := fixtures.With(salesTable, `"sales.dp"`, `"moved.dp"`)
 	fixtures.Must(t, streamsNow(x, false, both, []string{orderTable, moved}))
 	produce("sales", 200)
@@ -212,7 +212,7 @@ func TestChange(t *testing.T) {
 	parts.Equals(t, whole.History("sales.whole.dp"))
 }
 
-// TestRunEndsChange: a change in progress when the daemon ends starts nothing after that, and does not delay the end.
+// TestRunEndsChange: if the daemon ends during a change, the change starts no more tasks and does not delay the end.
 func TestRunEndsChange(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)

@@ -41,8 +41,8 @@ func TestChargedOffsets(t *testing.T) {
 		{window("1048577", "window = 20\nstride = 17592186044416"), 7, all}, // 2²⁰·2⁴⁴ + 20
 		{regress("4"), 0, 2 * (1024 + 22)},
 		{regress("35271021173440828"), 0, all}, // (1024 + 22)·h/2 = 2⁶⁴ + 1428
-		// Steps whose slots depend on releases are charged the largest number that they can have: for a search, sixteen
-		// times its 64.
+		// If the slots of a step depend on releases, the charge covers the largest possible number of slots. For a
+		// search, that is sixteen times its 64.
 		{adapt("50"), 1000, 1000 + 50*1024},
 		{adapt("9007199254740991"), 0, (1<<53 - 1) * 1024},
 		{adapt("9007199254740992"), 0, all},

@@ -15,7 +15,7 @@ import (
 // TestClockRefit: windows end by the clock, for one partition and for merged ones, with every solver that supports it.
 // A window without records has no solution, one with few records still has a release, and records beyond step_max are
 // in the next window. A restart continues with the recorded boundaries, another fetch size gives the same bytes, and
-// verify finds them. refit.TestEndedWindows shows that such windows equal windows by offsets.
+// verify computes the same bytes. refit.TestEndedWindows shows that such windows equal windows by offsets.
 func TestClockRefit(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -17,7 +17,8 @@ import (
 	"github.com/streamdp/streamdp/stream/task"
 )
 
-// wallClock is the system's clock after somebody has set it: its wall reading is off, and its monotonic reading is not.
+// wallClock is the system's clock after somebody has set it: the wall time is wrong by some seconds, and the monotonic
+// time is right.
 type wallClock struct{ seconds atomic.Int64 }
 
 func (w *wallClock) now() time.Time {
@@ -115,8 +116,8 @@ func TestClockJumps(t *testing.T) {
 	}
 }
 
-// TestAnotherBuild: a program of another version and build, with the same versions of mechanism and formats, continues
-// an epoch as if it had opened it.
+// TestAnotherBuild: a program of another version and build continues an epoch as if it had opened the epoch itself, if
+// the versions of mechanism and formats agree.
 func TestAnotherBuild(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)

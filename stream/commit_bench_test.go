@@ -12,7 +12,7 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// timedDisk adds up the time of syncs.
+// timedDisk measures the total time of syncs.
 type timedDisk struct {
 	state.Disk
 	files, directories time.Duration
@@ -38,9 +38,10 @@ func (f timedFile) Sync() error {
 	return f.File.Sync()
 }
 
-// BenchmarkCommit makes a checkpoint durable. It compares this with the same bytes written over a file and synced,
-// which a crash could leave half written, and with a method that is as safe: a new file, synced and renamed over the
-// old one, and the directory synced. It also reports the share of the time that the syncs of file and directory take.
+// BenchmarkCommit makes a checkpoint durable, and compares this with two other methods. One writes the same bytes over
+// a file and syncs it; a crash could leave that file half written. The other is as safe as ours: it writes a new file,
+// syncs it, renames it over the old one, and syncs the directory. The benchmark also reports the share of the time that
+// the syncs of file and directory take.
 func BenchmarkCommit(b *testing.B) {
 	for _, kilobytes := range []int{10, 100} {
 		b.Run(fmt.Sprintf("%dkB", kilobytes), func(b *testing.B) {

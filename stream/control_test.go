@@ -91,8 +91,8 @@ func TestControlWhileWaiting(t *testing.T) {
 	closedWell(r, t, "while waiting", 1)
 }
 
-// TestCloseWhileComparing: a restored copy that is closed before it has caught up is charged for what the other copy
-// has published, and publishes nothing.
+// TestCloseWhileComparing closes the epoch of a restored copy before the copy has caught up with the output. The charge
+// covers the releases of the other copy, and the restored copy publishes nothing.
 func TestCloseWhileComparing(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
@@ -108,8 +108,8 @@ func TestCloseWhileComparing(t *testing.T) {
 	x.End()
 	before := len(r.Output("orders.dp"))
 	backup.CopyState(r)
-	// Hold the copy at 500, where its state ends: a response from there may hold all records, with which it would catch
-	// up. It may read the records before.
+	// Hold the copy at offset 500, where its state ends. A response from there may hold all records, and with them the
+	// copy would catch up. It may read the records below 500.
 	var released atomic.Bool
 	r.Broker.Cluster().ControlKey(int16(kmsg.Fetch), func(q kmsg.Request) (kmsg.Response, error, bool) {
 		r.Broker.Cluster().KeepControl()

@@ -31,8 +31,8 @@ func copies(t *testing.T, toml string) (r, s *streamtest.Rig, x, y *streamtest.R
 	return r, s, r.Start(), s.Start()
 }
 
-// forked fails unless at least one of two copies has halted, and only the first key of an epoch has two releases: the
-// one that a copy published before it could know of the other.
+// forked fails unless at least one of two copies has halted, and the only key with two releases is the first of an
+// epoch. A copy may publish that release before it can know of the other copy.
 func forked(t *testing.T, r *streamtest.Rig, x, y *streamtest.Running, halts int) *streamtest.Verdict {
 	t.Helper()
 	halted := 0
@@ -57,7 +57,7 @@ func forked(t *testing.T, r *streamtest.Rig, x, y *streamtest.Running, halts int
 }
 
 // TestCopiesRollOver: two copies of one state run at the same time and open their next epochs with their own secrets.
-// Each halts at the first release of the other's epoch, after at most one release of its own.
+// Each halts when it finds the first release of the other's epoch, after at most one own release.
 func TestCopiesRollOver(t *testing.T) {
 	t.Parallel()
 	r, _, x, y := copies(t, fixtures.RollsStream)
@@ -71,7 +71,7 @@ func TestCopiesRollOver(t *testing.T) {
 	}
 	x.Until("a halt or the end", late)
 	y.Until("a halt or the end", late)
-	// A copy that still runs learns of the other at its next release.
+	// A copy that still runs finds the other's release before its own next one.
 	r.Produce(1250, 100)
 	x.Until("a halt", func(s monitor.TaskStatus) bool { return halted(s) || halted(y.D.Status()[0]) })
 	v := forked(t, r, x, y, 1)
@@ -129,8 +129,8 @@ func TestFreshDirectory(t *testing.T) {
 	forked(t, r, x, y, 1)
 }
 
-// TestCopiesApart is the control: the same two copies with separate outputs, so neither sees the other. If the checker
-// finds no forks then, it does not work.
+// TestCopiesApart is the control: the same two copies have separate outputs, so neither sees the other. The checker
+// must find forks here; otherwise it does not work.
 func TestCopiesApart(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.RollsStream)
@@ -163,8 +163,8 @@ func TestCopiesApart(t *testing.T) {
 }
 
 // TestCopyCutOff: a copy loses its connection between the charge of an epoch and its manifest, while the other
-// publishes an epoch of that number. The first copy halts, because it may have published the releases itself. It does
-// not take its charge back, and opens no other epoch.
+// publishes an epoch of that number. The first copy halts: it must assume that the releases are its own. It does not
+// take its charge back, and opens no other epoch.
 func TestCopyCutOff(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)

@@ -7,11 +7,11 @@
 // write. These rules hold everywhere:
 //
 //   - A release is a function of the keys, the epoch's manifest and the log up to its step. Clocks,
-//     fetch sizes and scheduling affect only when something happens.
+//     fetch sizes and scheduling change only the time at which something happens.
 //   - State, position, transcript and unpublished releases become durable in one atomic write. No
 //     byte of a release is sent before that.
 //   - A release that is published again is sent from the stored bytes.
-//   - Before a task continues reading, it checks that the log has not been replaced. In doubt it halts, and
+//   - Before a task continues reading, it checks that the log has not been replaced. If in doubt it halts, and
 //     the process goes on. The message says what the operator can do.
 //   - The budget is charged, durably, before an epoch's first noise.
 //   - Nothing computed from a record reaches a log, an error or a metric of class "–".
@@ -68,27 +68,27 @@ type Options struct {
 	Tasks []core.Task
 
 	// Truth is for demonstrations only. It returns what a value of a release would be without noise, or nil if that is
-	// unknown. The API and the page show it with the value.
+	// unknown. The API and the page show the result next to the value.
 	Truth func(r *core.Released, value string) []float64
 
 	// Hooks are for tests.
 	Hooks Hooks
 }
 
-// Hooks are what tests replace or watch. Programs must leave them alone.
+// Hooks are parts of the daemon that tests replace or watch. Programs must not set them.
 type Hooks struct {
-	Disk  state.Disk  // nil: the disk
+	Disk  state.Disk  // the disk of the state directory; nil: the machine's
 	Shard state.Shard // holds the state; nil: files of Disk
-	// Chunk is the size above which a release is published in pieces; 0: the default.
+	// Chunk is the size in bytes above which a release is published in pieces; 0: the default.
 	Chunk int
-	// FetchBytes is the largest response of the broker; 0: 4 MiB. Smaller responses waste more: each starts with the
-	// rest of a batch that was already read. The configuration's kafka.fetch_memory may allow a task less.
+	// FetchBytes is the size of the broker's largest response; 0: 4 MiB. Smaller responses waste more: each starts with
+	// the rest of a batch that was already read. The configuration's kafka.fetch_memory may allow a task less.
 	FetchBytes int
 	// LookEvery, LagEvery and Rotation are the intervals at which a task looks for added partitions, the lag is
 	// reported, and certificate files are read again; 0: the defaults.
 	LookEvery, LagEvery, Rotation time.Duration
 	Clock                         func() time.Time // nil: the machine's clock
-	// Beat waits for the next boundary; nil: by the clock.
+	// Beat waits until the next boundary is due; nil: it waits by the clock.
 	Beat    func(context.Context) error
 	Observe func()        // called after each change of a task's status; may be nil
 	Opened  func(*Inside) // called at the end of New; may be nil
@@ -115,15 +115,15 @@ type Daemon struct {
 	sharing  *cluster.Member // nil: tasks are not shared
 	patterns patterns
 	mu       sync.Mutex
-	shards   []*shardTasks // whose tasks run, or will run
+	shards   []*shardTasks // shards whose tasks run, or will run
 	// changing is held while streams begin and end, and while watch reads the states of tasks.
 	changing sync.Mutex
-	// reloading is held from reading a file until its changes are made. So the later of two reloads wins, and the Open
-	// of a reload applies to its own streams.
+	// reloading is held from reading the configuration file until its changes are made. So the later of two reloads
+	// wins, and the Open of a reload applies only to its own streams.
 	reloading sync.Mutex
 	load      func() (*config.Config, error)
 	setLevel  func(string)
-	begun     chan struct{} // closed by begin: the tasks run, or never will
+	begun     chan struct{} // closed by begin when the tasks run, or never will
 	begin     func()
 	ended     bool // no more tasks begin
 	lock      *os.File
@@ -197,7 +197,7 @@ func (d *Daemon) lockState() (err error) {
 	if err := d.own.Disk.MkdirAll(filepath.Join(dir, "tasks")); err != nil {
 		return fmt.Errorf("%w: %w", failure.ErrState, err)
 	}
-	// Sync the parent, which has the directory's name. The parent may belong to somebody else.
+	// Sync the parent, because it holds the entry of the directory. The parent may belong to another user.
 	if err := d.own.Disk.SyncDir(filepath.Dir(dir)); err != nil && !errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("%w: %w", failure.ErrState, err)
 	}
@@ -234,7 +234,7 @@ func (d *Daemon) open(tasks []core.Task) (err error) {
 	return nil
 }
 
-// connect makes the connections to the cluster, and the server of the status.
+// connect makes the connections to the cluster, and the HTTP server.
 func (d *Daemon) connect() error {
 	c, files, err := connect.KafkaOptions(d.process.Cfg)
 	if err != nil {
@@ -310,7 +310,7 @@ func (d *Daemon) Close() {
 // Addr returns the address of the HTTP server, once Run serves it.
 func (d *Daemon) Addr() string { return d.server.Addr() }
 
-// join adds the tasks of a shard to the tasks that the process shows.
+// join adds a shard, whose tasks the process then shows.
 func (d *Daemon) join(c *shardTasks) {
 	d.mu.Lock()
 	d.shards = append(d.shards, c)
@@ -353,7 +353,7 @@ func (d *Daemon) tasks() (all []*task.Runner) {
 	return all
 }
 
-// searching reports whether partitions of input topics are not known yet.
+// searching reports whether some partitions of input topics are not known yet.
 func (d *Daemon) searching() bool {
 	return slices.ContainsFunc(d.shardsNow(), (*shardTasks).searching)
 }

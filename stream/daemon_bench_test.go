@@ -16,8 +16,9 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// BenchmarkDaemon runs the daemon over packed records of 16 columns, from the first commit to the commit of the last
-// step. It alternates with a reader that ignores the records. The broker is another process.
+// BenchmarkDaemon runs the daemon over packed records of 16 columns, and measures from the first commit to the commit
+// of the last step. Runs alternate between the daemon and a reader that ignores the records. The broker is another
+// process.
 func BenchmarkDaemon(b *testing.B) {
 	benchDaemon(b,
 		[]string{streamtest.Spawn(b, streamtest.ChildSpec{Role: "broker", Topics: []string{"in"}}).Up().Addr}, "in")
@@ -79,8 +80,9 @@ func benchDaemon(b *testing.B, addrs []string, topic string) {
 }
 
 // BenchmarkDaemonUsers runs the daemon over packed records of 16 columns with a user key, of a million persons in
-// random order. It alternates between protecting persons and records. It reports the processor time per record,
-// including fetch and release; other users of memory and cores affect that little. The broker is another process.
+// random order. Runs alternate between protecting persons and protecting records. It reports the processor time per
+// record, including fetch and release; other users of memory and cores affect that little. The broker is another
+// process.
 func BenchmarkDaemonUsers(b *testing.B) {
 	const columns, step, records = 16, 1000, 1_200_000
 	defer func(least, most uint64) {

@@ -18,13 +18,14 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// BenchmarkRealDaemon runs the daemon over records of 16 columns in Apache Kafka, from its first commit to the last one
-// before the log ends. It alternates with programs that read the same log and ignore the records: bare fetches of
-// kafka-go, and franz-go's PollFetches. For moments a third rival is an ordinary consumer without privacy: kafka-go's
-// Reader, a decoder, and sums of products. It reports millions of records per second of each program and the daemon's
-// rate divided by each; the processor time of each, which other load affects less; and how many processors daemon and
-// broker kept busy. If that is all of them, their times limit the rate. The rivals are other processes. With
-// STREAMDP_PROFILE=FILE the daemon's CPU profiles are written to FILE.0, FILE.1 and so on.
+// BenchmarkRealDaemon runs the daemon over records of 16 columns in Apache Kafka, and measures from the first commit to
+// the last one before the log ends. Runs alternate with rivals that read the same log and ignore the records: bare
+// fetches of kafka-go, and franz-go's PollFetches. For moments a third rival is an ordinary consumer without privacy:
+// kafka-go's Reader, a decoder, and sums of products. The benchmark reports the rate of each program in millions of
+// records per second, and the daemon's rate divided by that of each rival. It reports the processor time of each, which
+// other load affects less. It also reports how many processors daemon and broker kept busy: if that is all of them,
+// processor time limits the rate. The rivals are other processes. With STREAMDP_PROFILE=FILE the daemon's CPU profiles
+// are written to FILE.0, FILE.1 and so on.
 func BenchmarkRealDaemon(b *testing.B) {
 	addrs := kafkatest.NewReal(b).Addrs
 	const columns, step, records = 16, 1000, 3_600_000
@@ -70,7 +71,7 @@ func BenchmarkRealDaemon(b *testing.B) {
 				rivals = append(rivals, "consumer-"+bench.codec)
 			}
 			rates, costs := map[string][]float64{}, map[string][]float64{}
-			var busy []float64 // by daemon and broker together
+			var busy []float64 // processors that daemon and broker together kept busy
 			for i := 0; b.Loop(); i++ {
 				toml := fixtures.With(bench.toml, `"in"`, fmt.Sprintf("%q", topic), `"out"`,
 					fmt.Sprintf("%q", fmt.Sprint(topic, ".", bench.name, "-", i)))

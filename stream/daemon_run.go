@@ -13,8 +13,8 @@ import (
 )
 
 // Run runs all tasks until the context ends, all epochs are closed, or a failure concerns the whole process. In the
-// first two cases it returns nil; if no task ever ran, it returns ErrNothing or ErrHalted. It also returns ErrNothing
-// if a warm-up failed and nothing else is left to run.
+// first two cases it returns nil, with two exceptions. If no task ever ran, it returns ErrNothing or ErrHalted. If a
+// warm-up failed and nothing else is left to run, it returns ErrNothing.
 func (d *Daemon) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -67,16 +67,16 @@ func (d *Daemon) watch(ctx context.Context) error {
 	ran := false // a task ran, perhaps one that is gone
 	for {
 		done, stopped := 0, 0
-		d.changing.Lock() // a task that is being replaced is missing for a moment
+		d.changing.Lock() // a task that is being replaced is missing until the change is complete
 		runners, searching := d.tasks(), d.searching()
 		d.changing.Unlock()
 		for _, r := range runners {
-			// A task sets ran before any state that follows running.
+			// A task sets ran before any state that comes after running.
 			switch s := r.Shown(); {
 			case s.State == monitor.StateExhausted || s.State == monitor.StateClosed:
 				done++
 			case s.State == monitor.StateHalted && s.Reason != failure.Unopened:
-				// The task waits for an operator: the next start would open its epoch.
+				// The task waits for an operator. The next start of the process would open its epoch.
 				stopped++
 			}
 			ran = ran || r.Ran()
@@ -100,8 +100,8 @@ func (d *Daemon) watch(ctx context.Context) error {
 	}
 }
 
-// failedWarmup returns ErrNothing if a task ended because its warm-up found no bounds, as its release says. An operator
-// has to look at it, and a supervisor sees only the exit code.
+// failedWarmup returns ErrNothing if a task ended because its warm-up found no bounds. The error matters because an
+// operator must act and a supervisor sees only the exit code.
 func (d *Daemon) failedWarmup() error {
 	for _, r := range d.tasks() {
 		if s := r.Shown(); s.State == monitor.StateClosed && s.Verdict == "fail" {
@@ -146,10 +146,10 @@ func (d *Daemon) Ask(ctx, patience context.Context, q task.Request) error {
 // socket instead.
 //
 // An open request closes the task's open epoch, if there is one, and opens another one. A recover request restores the
-// state of an open epoch whose checkpoint is damaged or lost. It continues from the commit before, or from the epoch's
-// first offset, computes again what was published since then, and writes a checkpoint only if no byte differs. A
-// republish request publishes the committed releases of a task again, with the same bytes and without a charge. It
-// sends nothing if a release in the output differs.
+// state of an open epoch whose checkpoint is damaged or lost. The task continues from an earlier commit, or from the
+// epoch's first offset. It computes the releases published since then again, and writes a checkpoint only if no byte
+// differs. A republish request publishes the committed releases of a task again, with the same bytes and without a
+// charge. It sends nothing if a release in the output differs.
 func (d *Daemon) Do(ctx context.Context, q task.Request) error {
 	if q.ChangesEpoch() {
 		d.own.Ledger.AcceptKey()

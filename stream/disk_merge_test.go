@@ -20,8 +20,8 @@ import (
 	"github.com/streamdp/streamdp/stream/ledger"
 )
 
-// newMergedScenario is NewScenario for a stream that merges three partitions: a whole epoch of three steps, and two
-// steps of the next.
+// newMergedScenario is NewScenario for a stream that merges three partitions. It runs a whole epoch of three steps, and
+// two steps of the next.
 func newMergedScenario(t testing.TB) *streamtest.Scenario {
 	t.Helper()
 	r := streamtest.NewRigOn(t,
@@ -39,22 +39,22 @@ func newMergedScenario(t testing.TB) *streamtest.Scenario {
 	return &streamtest.Scenario{R: r, Also: func() bool { return len(r.OutputOf("orders.dp")) == 5 }}
 }
 
-// TestMergedDiskCrashes crashes before disk operations of a merged stream, in openings, commits and closings. Whatever
-// is on disk then: the next start continues, no key has two releases, each record of a partition is in one release,
-// every epoch with a release is charged in all partitions, and no record is charged for two epochs.
+// TestMergedDiskCrashes crashes before disk operations of a merged stream, in openings, commits and closings. After any
+// crash the next start continues, no key has two releases, each record of a partition is in one release, every epoch
+// with a release is charged in all partitions, and no record is charged for two epochs.
 func TestMergedDiskCrashes(t *testing.T) {
 	t.Parallel()
 	crashMerged(t, newMergedScenario, 29)
 }
 
-// TestClockDiskCrashes is the same with steps by the clock that hold the same offsets.
+// TestClockDiskCrashes is TestMergedDiskCrashes with steps by the clock that hold the same offsets.
 func TestClockDiskCrashes(t *testing.T) {
 	t.Parallel()
 	crashMerged(t, newMergedClockScenario, 41)
 }
 
-// newMergedClockScenario is newMergedScenario with a clock that ends five steps of at most five offsets of each
-// partition, and then stops.
+// newMergedClockScenario is newMergedScenario with steps by the clock. The clock ends five steps, of at most five
+// offsets of each partition, and then stops.
 func newMergedClockScenario(t testing.TB) *streamtest.Scenario {
 	s := newMergedScenario(t)
 	s.R.Toml = fixtures.With(s.R.Toml, "step = 5", "step = \"1m\"\nstep_max = 15")
@@ -79,7 +79,8 @@ func newMergedClockScenario(t testing.TB) *streamtest.Scenario {
 	return s
 }
 
-// crashMerged crashes before every n-th operation of a scenario, n = every; with STREAMDP_SLOW=1 before each.
+// crashMerged crashes before one of every `every` operations of a scenario. With STREAMDP_SLOW=1 it crashes before each
+// operation.
 func crashMerged(t *testing.T, scenarioOf func(testing.TB) *streamtest.Scenario, every int) {
 	whole := scenarioOf(t)
 	fixtures.Must(t, whole.Run(t))

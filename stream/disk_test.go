@@ -21,10 +21,10 @@ import (
 
 const ()
 
-// TestDiskCrashes stops the machine before every operation of the scenario, and once more during the recovery. Unsynced
-// data is lost, is complete, or is there in part. The test runs with checkpoints in a file and in slots. Every fourth
-// operation takes one of these three kinds of loss, drawn at random, different for slots and file; with STREAMDP_SLOW=1
-// every operation takes all three.
+// TestDiskCrashes stops the machine before operations of the scenario, and once more during the recovery. There are
+// three kinds of loss: unsynced data is lost, is complete, or is there in part. The test runs with checkpoints in a
+// file and in slots. It crashes before every fourth operation, with one kind of loss drawn at random for file and for
+// slots. With STREAMDP_SLOW=1 it crashes before every operation, with all three kinds.
 func TestDiskCrashes(t *testing.T) {
 	slow := os.Getenv("STREAMDP_SLOW") != ""
 	for _, slots := range []bool{false, true} {
@@ -127,8 +127,8 @@ func operations(t testing.TB, ok func(op string) bool) (list []int, names []stri
 }
 
 // TestDiskSyncFails: after a failed sync the content of the disk is unknown, so the process ends with an error, no
-// matter which sync failed. The next process finds everything. The test takes every second sync, and with
-// STREAMDP_SLOW=1 all.
+// matter which sync failed. The next process loses nothing. The test lets every second sync fail, one per run; with
+// STREAMDP_SLOW=1 it lets each one fail.
 func TestDiskSyncFails(t *testing.T) {
 	t.Parallel()
 	refs := []fixtures.EpochReference{streamtest.Reference(t, 0), streamtest.Reference(t, 1)}
@@ -194,7 +194,7 @@ func TestDiskFull(t *testing.T) {
 		x.End()
 		s.Verify(t, refs)
 	}
-	// All of them take ten seconds; every fifth covers every kind.
+	// Testing all operations takes ten seconds. Every fifth one still covers each kind of operation.
 	stride := 5
 	if os.Getenv("STREAMDP_SLOW") != "" {
 		stride = 1
@@ -207,8 +207,8 @@ func TestDiskFull(t *testing.T) {
 	t.Logf("full at %d operations", count)
 }
 
-// TestDescriptorsOut: a process without free descriptors, from any opening of a file on, waits as for a full disk. When
-// there are some it continues, and nothing is lost.
+// TestDescriptorsOut: if a process runs out of file descriptors, at any opening of a file, it waits as for a full disk.
+// When descriptors are free again it continues, and nothing is lost.
 func TestDescriptorsOut(t *testing.T) {
 	t.Parallel()
 	refs := []fixtures.EpochReference{streamtest.Reference(t, 0)}

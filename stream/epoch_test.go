@@ -52,7 +52,7 @@ func TestConfigurationEdited(t *testing.T) {
 	}
 }
 
-// TestHorizon: what happens after the last step.
+// TestHorizon checks what a task does after the last step of its epoch, with each on_horizon.
 func TestHorizon(t *testing.T) {
 	t.Parallel()
 	t.Run("halt", func(t *testing.T) {
@@ -76,7 +76,7 @@ func TestHorizon(t *testing.T) {
 			s.Lag != 0 {
 			t.Errorf("state %s, epoch %d up to %d, lag %d", s.State, s.Epoch, s.NextOffset, s.Lag)
 		}
-		// Losing the log afterwards does not matter to it.
+		// A task whose epoch has ended does not notice if the log is lost.
 		r.Recreate(0, 10)
 		if err := r.Start().Ends(); !errors.Is(err, failure.ErrNothing) {
 			t.Errorf("a run without its log ended with %v", err)
@@ -137,7 +137,7 @@ func TestHorizon(t *testing.T) {
 		x := r.Start()
 		x.Until("epoch 2", func(s monitor.TaskStatus) bool { return s.Epoch == 2 })
 		x.End()
-		// Its records may belong to the same persons, who would be charged twice.
+		// The new log's records may belong to the same persons, who would be charged twice.
 		fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
 			return streamtest.CloseEpoch(ctx, d, fixtures.OrdersTask, false)
 		}))

@@ -67,8 +67,8 @@ func TestRetentionLive(t *testing.T) {
 	x.Halts(failure.Gap, "offsets 250 to 399")
 }
 
-// TestAnchorDeleted: retention may delete the record that identifies the log if nothing unread is deleted. Then the log
-// is trusted once.
+// TestAnchorDeleted: retention may delete the record that identifies the log if nothing unread is deleted. Then the
+// task trusts the log once.
 func TestAnchorDeleted(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
@@ -89,8 +89,8 @@ func TestAnchorDeleted(t *testing.T) {
 	}
 }
 
-// TestLogReplaced: a log that is not the one read before halts the task. Such a log may be too short, refilled,
-// re-created while the daemon runs, or of another cluster.
+// TestLogReplaced: the task halts if the log is not the one read before. The new log may be too short, filled again,
+// created again while the daemon runs, or of another cluster.
 func TestLogReplaced(t *testing.T) {
 	t.Parallel()
 	check := func(name, reason string, change func(r *streamtest.Rig)) {
@@ -109,7 +109,7 @@ func TestLogReplaced(t *testing.T) {
 			if after := len(r.Output("orders.dp")); after != before {
 				t.Errorf("%d releases were published by a halted task", after-before)
 			}
-			// A restart checks the cause again, and finds it.
+			// A restart checks again and halts for the same reason.
 			r.Start().Halts(reason)
 		})
 	}
@@ -176,8 +176,8 @@ func TestLogReplacedBeforeFirst(t *testing.T) {
 	x.End()
 }
 
-// TestCompacted: the cleaner deletes records by their keys, so a compacted topic is refused, or accepted explicitly,
-// and then the release says so.
+// TestCompacted: a compacted topic is refused, because the cleaner deletes records by their keys. If the configuration
+// accepts it explicitly, the release says so.
 func TestCompacted(t *testing.T) {
 	t.Parallel()
 	b, err := embedded.Start(embedded.Options{})

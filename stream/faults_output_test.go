@@ -22,8 +22,8 @@ import (
 	"github.com/streamdp/streamdp/stream/task"
 )
 
-// TestOutputDeleted: an output topic that is deleted while the daemon runs is created again for later releases. If it
-// is missing at the start, the task halts, because only it could show whether this state is the newest.
+// TestOutputDeleted: an output topic that is deleted while the daemon runs is created again for later releases. If the
+// topic is missing at the start, the task halts, because only the output can show whether this state is the newest.
 func TestOutputDeleted(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
@@ -47,14 +47,15 @@ func TestOutputDeleted(t *testing.T) {
 	r.Start().Halts(failure.OutputTruncated, "epoch open")
 }
 
-// TestRestoredCopy: a state directory older than its output repeats the published releases, compares them, publishes
-// nothing meanwhile, and continues.
+// TestRestoredCopy starts from a state directory that is older than its output. The task computes the published
+// releases again, compares them, publishes nothing meanwhile, and then continues.
 func TestRestoredCopy(t *testing.T) {
 	t.Parallel()
 	restoredCopy(t, streamtest.NewRig(t, fixtures.OrdersStream))
 }
 
-// TestUsersRestoredCopy is the same for a stream that protects persons: the map is in the state of the restored commit.
+// TestUsersRestoredCopy is TestRestoredCopy for a stream that protects persons. The map of persons is in the state of
+// the restored commit.
 func TestUsersRestoredCopy(t *testing.T) {
 	t.Parallel()
 	for mode, m := range fixtures.PersonModes {
@@ -103,7 +104,7 @@ func restoredCopy(t *testing.T, r *streamtest.Rig) {
 	x.End()
 	r.History("orders.dp").Equals(t, r.Uninterrupted(20))
 
-	// A lost checkpoint repeats everything.
+	// After the loss of both checkpoints, everything is repeated.
 	for _, name := range []string{state.PreviousName, state.CheckpointName} {
 		os.Remove(r.File(name))
 	}
@@ -113,8 +114,9 @@ func restoredCopy(t *testing.T, r *streamtest.Rig) {
 	r.History("orders.dp").Equals(t, r.Uninterrupted(20))
 }
 
-// TestRestoredCopyForks: a restored copy that reads different records before it has caught up halts at the first
-// release that differs, and publishes nothing. A new epoch covers what the other copy has published.
+// TestRestoredCopyForks: if a restored copy reads different records before it has caught up, it halts at the first
+// release that differs, and publishes nothing. If the epoch is closed for a new one, its charge covers the releases of
+// the other copy.
 func TestRestoredCopyForks(t *testing.T) {
 	t.Parallel()
 	for _, offline := range []bool{false, true} {
@@ -132,7 +134,7 @@ func TestRestoredCopyForks(t *testing.T) {
 		backup.CopyState(r)
 		before := len(r.Output("orders.dp"))
 
-		r.Recreate(0, 870) // the same records, but one has a different digit
+		r.Recreate(0, 870) // the same records, except for a different digit in one of them
 		r.Send([]byte(`{"amount": 20.26, "items": 1, "weight": 0.1, "note": "x"}`))
 		r.Produce(871, 1129)
 		x = r.Start()
@@ -163,8 +165,8 @@ func TestRestoredCopyForks(t *testing.T) {
 	}
 }
 
-// TestForkInOutbox: the releases in a copy's outbox may have been published with other bytes. Then they are not
-// published, not even by closing the epoch.
+// TestForkInOutbox: the releases in a copy's outbox may have been published with other bytes. Then the copy does not
+// publish them, not even when its epoch is closed.
 func TestForkInOutbox(t *testing.T) {
 	t.Parallel()
 	r := streamtest.Ran(t, fixtures.OrdersStream)
@@ -246,9 +248,9 @@ func TestUnknownEpoch(t *testing.T) {
 		}
 	}
 	r := streamtest.Ran(t, fixtures.OrdersStream)
-	foreign(r, "orders/1/9/1") // of another task
+	foreign(r, "orders/1/9/1") // key of another task
 	foreign(r, "other/0/9/1")
-	foreign(r, "orders/0/09/1") // no valid key
+	foreign(r, "orders/0/09/1") // not a valid key
 	x := r.Start()
 	x.Published(10)
 	x.End()
@@ -259,7 +261,7 @@ func TestUnknownEpoch(t *testing.T) {
 		t.Errorf("ended with %v", err)
 	}
 
-	// A fresh directory finds the releases of the lost one.
+	// A fresh state directory finds the releases of the lost one.
 	r = r.Sibling(fixtures.OrdersStream)
 	x = r.Start()
 	if err := x.Ends(); !errors.Is(err, failure.ErrHalted) ||
@@ -277,8 +279,8 @@ func TestUnknownEpoch(t *testing.T) {
 	}
 }
 
-// TestRestoredClosed: a copy made while its epoch was closed opens no next epoch by itself if the output holds an
-// unknown one, and never uses its number again.
+// TestRestoredClosed restores a copy whose epoch was closed, while the output holds releases of a later epoch that the
+// copy does not know. The copy opens no epoch by itself, and never uses that epoch's number again.
 func TestRestoredClosed(t *testing.T) {
 	t.Parallel()
 	halts := fixtures.With(fixtures.OrdersStream, "step   = 100", "step = 100\nhorizon = 4")

@@ -210,8 +210,8 @@ func TestTooLarge(t *testing.T) {
 	}
 }
 
-// TestPublishRefused: an error of the output that waiting does not cure halts the task. Its outbox is published when
-// the cause is gone.
+// TestPublishRefused: if the output fails with an error that waiting cannot cure, the task halts. Its outbox is
+// published once the cause is gone.
 func TestPublishRefused(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)

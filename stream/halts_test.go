@@ -22,12 +22,12 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// haltedState is a way to halt a task.
+// haltedState describes one way to halt a task.
 type haltedState struct {
 	name    string
 	reason  string
 	prepare func(t *testing.T, r *streamtest.Rig)
-	// stays says that the cause does not depend on the epoch, so another one cannot open.
+	// stays says that the cause does not depend on the epoch, so no other epoch can open either.
 	stays bool
 }
 
@@ -114,8 +114,8 @@ func edit(t testing.TB, path, old, new string) {
 	fixtures.Must(t, os.WriteFile(path, bytes.Replace(data, []byte(old), []byte(new), 1), 0o600))
 }
 
-// TestHaltedStates brings a task to every halt and out of it again, by the control socket, and by a command without a
-// daemon. With STREAMDP_SLOW=1 each halt is resolved in all four ways, else in two.
+// TestHaltedStates halts a task in every way and resolves each halt, by the control socket or by a command without a
+// daemon. With STREAMDP_SLOW=1 each halt is resolved in all four ways, otherwise in two.
 func TestHaltedStates(t *testing.T) {
 	t.Parallel()
 	for i, h := range haltedStates {
@@ -182,7 +182,7 @@ func TestHaltedStates(t *testing.T) {
 	}
 }
 
-// TestStatusOfHalted checks what an operator sees of a halted task.
+// TestStatusOfHalted checks the status that an operator sees for a halted task.
 func TestStatusOfHalted(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewOldRig(t, fixtures.OrdersStream).TenSteps()

@@ -20,7 +20,7 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// TestIncarnation: the number under which the ledger counts a log, and where the next epoch begins.
+// TestIncarnation checks under which number the ledger counts a log, and where the next epoch begins.
 func TestIncarnation(t *testing.T) {
 	t.Parallel()
 	check := func(name string, want uint64, first int64, req epoch.OpenRequest, change func(r *streamtest.Rig)) {
@@ -58,8 +58,8 @@ func TestIncarnation(t *testing.T) {
 	check("cut behind the last record read", 1, 1000, epoch.OpenRequest{},
 		func(r *streamtest.Rig) { r.Recreate(0, 1000) })
 
-	// Records that another stream has read prove the log too: a stream that the command does not run, one that was
-	// removed from the configuration, one without its checkpoint.
+	// Records that another stream has read also prove the log's identity. The other stream is not run by the command,
+	// or removed from the configuration, or without its checkpoint.
 	second := strings.ReplaceAll(fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"second.dp"`), "stream.orders",
 		"stream.second")
 	for _, by := range []string{"command", "removed", "damaged", "same log"} {
@@ -87,7 +87,7 @@ func TestIncarnation(t *testing.T) {
 		}
 	}
 
-	// An epoch that lost its checkpoint leaves no proof.
+	// If an epoch has lost its checkpoint, nothing proves the log's identity.
 	for _, same := range []bool{false, true} {
 		r := streamtest.Ran(t, fixtures.OrdersStream)
 		fixtures.Must(t, os.Truncate(r.File(state.CheckpointName), 100))
@@ -112,7 +112,7 @@ func TestIncarnation(t *testing.T) {
 	}
 }
 
-// TestTopicMadeAgain: a topic that was deleted and created again is a different log. Its records are never taken for
+// TestTopicMadeAgain: a topic that was deleted and created again is a different log. Its records are never treated as
 // the old ones, even if they are equal.
 func TestTopicMadeAgain(t *testing.T) {
 	t.Parallel()
@@ -180,12 +180,12 @@ func TestAnchorOfAnotherGone(t *testing.T) {
 	}
 }
 
-// TestEqualAtTheAnchor: a log with the identifying record of the old one, such as a heartbeat, at the same offset but
-// with different records before it, is recognised by those.
+// TestEqualAtTheAnchor: a new log may hold, at the same offset, a record equal to the one that identifies the old log,
+// for example a heartbeat. The records before it differ, and they show that the log is a different one.
 func TestEqualAtTheAnchor(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewOldRig(t, fixtures.OrdersStream)
-	for i := range 15 { // a commit for each, with an anchor
+	for i := range 15 { // a commit with an anchor for each record
 		r.Produce(70*i, 70)
 		x := r.Start()
 		x.Published(uint64(70 * (i + 1) / 100))
@@ -211,7 +211,7 @@ func TestEqualAtTheAnchor(t *testing.T) {
 		t.Errorf("%d releases of another log", n-before)
 	}
 
-	// Retention deletes anchors one after the other, which proves nothing.
+	// Retention deletes the records of the anchors one after the other. That does not prove a different log.
 	s := streamtest.NewOldRig(t, fixtures.OrdersStream).TenSteps()
 	s.Produce(1050, 1000)
 	y := s.Start()
@@ -224,7 +224,7 @@ func TestEqualAtTheAnchor(t *testing.T) {
 	y.End()
 }
 
-// TestThinned: older anchors reach far back, but are few.
+// TestThinned: the older anchors of a checkpoint reach far back, but are few.
 func TestThinned(t *testing.T) {
 	t.Parallel()
 	var older []kafka.Anchor

@@ -19,8 +19,8 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// TestInterruptedOpening: a charge without a manifest, and without any evidence that the epoch ran, is void, and its
-// number is not used again.
+// TestInterruptedOpening: the charge of an epoch without a manifest is taken back if nothing shows that the epoch ran.
+// The epoch's number is not used again.
 func TestInterruptedOpening(t *testing.T) {
 	t.Parallel()
 	for _, by := range []string{"start", "offline open", "offline close"} {
@@ -96,8 +96,8 @@ func TestLostFiles(t *testing.T) {
 	}
 }
 
-// TestLostCoverage: if nothing says how far an epoch read, and the log ends before the epoch began, its charge has no
-// end.
+// TestLostCoverage: the charge of an epoch has no end if nothing shows how far the epoch read and the log ends before
+// the epoch's first offset.
 func TestLostCoverage(t *testing.T) {
 	t.Parallel()
 	r := streamtest.Ran(t, fixtures.OrdersStream)
@@ -145,7 +145,7 @@ func TestInterruptedClosing(t *testing.T) {
 	}
 }
 
-// TestLedgerOfTheState: the ledger must be the one with which the files were written.
+// TestLedgerOfTheState: a task halts unless the ledger is the one with which its files were written.
 func TestLedgerOfTheState(t *testing.T) {
 	t.Parallel()
 	damage := map[string]func(t *testing.T, r *streamtest.Rig){

@@ -15,7 +15,8 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// canaries are texts of the values below. They must never appear outside, except in noisy numbers.
+// canaries are parts of the record values below. They must never appear in anything that leaves the process, except in
+// noisy numbers.
 var canaries = []string{"canary", "71c3", "7.1318371", "71318371", "1e999", "1.7e308", "8723415"}
 
 // leaks fails if a canary appears in text.
@@ -29,8 +30,8 @@ func leaks(t *testing.T, what, text string) {
 	}
 }
 
-// TestNullInvariance: the content of records does not affect the steps, their offsets, their numbers of records or the
-// number of releases. No part of a value appears in a log, an error, a metric or the status.
+// TestNullInvariance: the content of records affects neither the steps, nor their offsets and numbers of records, nor
+// the number of releases. No part of a value appears in a log, an error, a metric or the status.
 func TestNullInvariance(t *testing.T) {
 	t.Parallel()
 	stream := fixtures.With(fixtures.OrdersStream, "step   = 100", "step = 10", "scale  = [80.0, 5.0, 2.0]",
@@ -132,7 +133,7 @@ func TestNullInvariance(t *testing.T) {
 	}
 }
 
-// TestNoLeaks halts a task while private records pass, and looks for them in everything that is logged or shown.
+// TestNoLeaks halts a task while it reads private records, and searches for them in everything that is logged or shown.
 func TestNoLeaks(t *testing.T) {
 	t.Parallel()
 	private := func(i int) []byte {

@@ -22,7 +22,7 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// killStream has small steps, so that most of a daemon's life is commits.
+// killStream has small steps, so that a daemon spends most of its time in commits.
 var killStream = fixtures.With(fixtures.OrdersStream, "step   = 100", "step = 20")
 
 // feeder appends records to the input slowly, until it is stopped.
@@ -38,7 +38,7 @@ func feedOn(r *streamtest.Rig) *feeder { return feedAt(r, 4*time.Millisecond, 25
 func feedAt(r *streamtest.Rig, pause time.Duration, n int) *feeder {
 	ctx, stop := context.WithCancel(context.Background())
 	f := &feeder{stop: stop}
-	// It has its own client, whose broker may die.
+	// The feeder has its own client, because a test may kill the broker.
 	client := fixtures.Dial(r.T, r.Addr)
 	f.done.Go(func() {
 		tick := time.NewTicker(pause)
@@ -53,8 +53,8 @@ func feedAt(r *streamtest.Rig, pause time.Duration, n int) *feeder {
 			for range n {
 				list = append(list, kafka.Message{Value: r.RecordOf(f.fed + len(list)), Time: time.UnixMilli(1)})
 			}
-			// The end does not interrupt a request, because its records could arrive later, after the steps have been
-			// counted.
+			// Stopping the feeder does not interrupt a request: its records could arrive after the test has counted the
+			// steps.
 			sending, cancel := context.WithTimeout(context.Background(), time.Minute)
 			if _, err := client.Produce(sending, "orders", 0, list); err == nil {
 				f.fed += len(list)
@@ -86,12 +86,12 @@ func stepsOf(r *streamtest.Rig, length int64) uint64 {
 	return uint64(end / length)
 }
 
-// interruptions counts what the kills interrupted.
+// interruptions counts kills by the work that they interrupted.
 type interruptions struct {
 	kills     int
 	inCommit  int // a commit was being written
 	unsent    int // a commit was durable, and its releases were not published
-	unacked   int // they were published, and no later commit recorded it
+	unacked   int // releases were published, and no later commit recorded that
 	lastSeen  uint64
 	nextInOut int64
 	window    time.Duration // kills come at most this long after the start, see killLoop
@@ -134,9 +134,9 @@ func (i *interruptions) note(t testing.TB, r *streamtest.Rig) {
 	}
 }
 
-// killLoop starts and kills daemons until the number is reached. The moment of a kill is drawn from a window after the
-// start. With hit, the window grows while the daemon is killed before it has published anything, as on a busy machine,
-// and shrinks again.
+// killLoop starts and kills daemons until it has killed the given number. The moment of a kill is drawn from a window
+// after the start. If hit is set, the window grows when a daemon is killed before it has published anything, which
+// happens on a busy machine, and shrinks again later.
 func killLoop(t testing.TB, r *streamtest.Rig, spec streamtest.ChildSpec, rng *rand.Rand, kills int,
 	hit *interruptions) {
 	t.Helper()
@@ -173,7 +173,7 @@ func finish(r *streamtest.Rig, steps uint64) {
 	x.End()
 }
 
-// killsOf returns how often a test kills: few times, or many in the slow job.
+// killsOf returns the number of kills in a test: few or, in the slow job, many.
 func killsOf(few, many int) int {
 	if os.Getenv("STREAMDP_SLOW") != "" {
 		return many
@@ -215,8 +215,8 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// TestKillNaive is the control: a naive loop under the same kills and the same checker. If it passes, the checker does
-// not work.
+// TestKillNaive is the control: it runs a naive loop under the same kills and the same checker. The checker must find a
+// fault; otherwise it does not work.
 func TestKillNaive(t *testing.T) {
 	t.Parallel()
 	const seed = 21
@@ -230,7 +230,8 @@ func TestKillNaive(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := feedOn(r)
-	// On a busy machine no attempt may publish a release before it is killed. So attempts run longer until some have.
+	// On a busy machine every attempt may be killed before it has published a release. So attempts run longer and
+	// longer until some have published.
 	var v streamtest.Verdict
 	for window := 40 * time.Millisecond; len(v.Forks) == 0 &&
 		window < fixtures.Patience/time.Duration(kills); window *= 4 {
@@ -291,8 +292,9 @@ func killTwo(t *testing.T, r *streamtest.Rig, seed uint64, kills int) (steps uin
 }
 
 // TestKillCopiesRolling kills two copies of a state whose epochs roll over every few steps, each with its own secrets.
-// A copy halts after the first release that the other did not make, so no later step of an epoch has two values. A copy
-// killed while it opened an epoch that the other has begun halts too, see TestCopyCutOff.
+// A copy halts after it has published one release that the other did not make, so only the first release of an epoch
+// can have two values. A copy also halts if it was killed while it opened an epoch that the other has begun; see
+// TestCopyCutOff.
 func TestKillCopiesRolling(t *testing.T) {
 	t.Parallel()
 	const seed = 25
@@ -389,7 +391,7 @@ func TestKillBroker(t *testing.T) {
 	}
 }
 
-// killLoopDown kills a daemon that has lost its broker, in half of the calls.
+// killLoopDown kills, in half of its calls, a daemon that has lost its broker.
 func killLoopDown(t testing.TB, p *streamtest.Process, rng *rand.Rand) {
 	t.Helper()
 	time.Sleep(time.Duration(rng.IntN(40)) * time.Millisecond)

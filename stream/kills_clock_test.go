@@ -23,10 +23,10 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// TestKillsOfClock kills a daemon at random moments. Its three streams have steps that end ten times a second: one
-// merges three partitions, of which one is quiet; the others read one partition, and one of these is a regression whose
-// windows are the steps. No key has two releases, none is missing, each step begins in each partition where the one
-// before ended, and an auditor recomputes every release.
+// TestKillsOfClock kills a daemon at random moments. The daemon has three streams whose steps end ten times a second.
+// One merges three partitions, and one partition is quiet. The others read one partition each, and one of them is a
+// regression whose windows are the steps. No key has two releases, none is missing, each step begins in each partition
+// where the one before ended, and an auditor recomputes every release.
 func TestKillsOfClock(t *testing.T) {
 	t.Parallel()
 	const round = 250
@@ -136,8 +136,8 @@ func killClock(t *testing.T, round uint64, n int) {
 		fmt.Sprint(fed))
 }
 
-// TestClockMutant: a copy that decides boundaries again, because it has none of the decided ones, is detected. If the
-// output has a release of the step, it publishes none. If both copies run before either has published, one halts before
+// TestClockMutant: a copy of the state that lacks the existing boundaries and makes its own is detected. If the output
+// has a release of the step, the copy publishes none. If both copies run before either has published, one halts before
 // its second release.
 func TestClockMutant(t *testing.T) {
 	t.Parallel()
@@ -192,7 +192,7 @@ func TestClockMutant(t *testing.T) {
 		one.Tick()
 		x.Published(1)
 		r.SendTo(0, 50, 50)
-		two.Tick() // its first step holds 100 records, the other's 50
+		two.Tick() // its first step holds 100 records, that of the other copy 50
 		y.Halts(failure.OutputAhead)
 		y.EndHalted()
 		one.Tick()

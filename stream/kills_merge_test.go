@@ -20,9 +20,9 @@ import (
 )
 
 // TestKillsOfMerged kills a daemon of a merged stream at random moments, while its three partitions get records at
-// different rates, and its epochs end every few steps. No key has two releases, none is missing, in each partition the
-// epochs follow each other without a gap, every opening charged all partitions, and an auditor recomputes every
-// release.
+// different rates, and its epochs end every few steps. No key has two releases and no release is missing. In each
+// partition the epochs follow each other without a gap. Every opening charges all partitions, and an auditor recomputes
+// every release.
 func TestKillsOfMerged(t *testing.T) {
 	t.Parallel()
 	const round = 250
@@ -31,7 +31,7 @@ func TestKillsOfMerged(t *testing.T) {
 	for name, toml := range map[string]string{
 		"moments": fixtures.With(fixtures.MergedStream,
 			append(rolls, "step = 100", "step = 20\nhorizon = 3\non_horizon = \"rollover\"")...),
-		// The table is full in some periods. Files change after each step, with snapshots.
+		// The table of persons is full in some periods. Its files change after each step, and there are snapshots.
 		"persons": homed(fixtures.With(fixtures.MergedStream, append(rolls, "step = 100", "step = 20")...), "step = 20",
 			"cap = 2, max_users = 2, period = 5"),
 		"refits": fixtures.With(fixtures.MergedRefit("window = 20\nstride = 30"),
@@ -66,7 +66,7 @@ func killMerged(t *testing.T, toml string, round uint64, n int) {
 	begun := time.Now()
 	killSome(t, spec, rng, n, false, feed)
 	took := time.Since(begun)
-	// Count steps by their ends. With a stride, windows end elsewhere, in epochs of three.
+	// Count steps by their ends. If windows have a stride, they end at other offsets, in epochs of three.
 	steps, most := int64(0), int64(min(fed[0], fed[1], fed[2]))
 	end := func(step int64) int64 { return 20 * step }
 	if strings.Contains(toml, "stride") {

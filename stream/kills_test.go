@@ -64,7 +64,7 @@ func kills(t testing.TB) int {
 	return n
 }
 
-// kept returns the rig's configuration with secrets that are kept, so that all published releases can be recomputed.
+// kept returns the rig's configuration with retention of secrets, so that all published releases can be recomputed.
 func kept(r *streamtest.Rig) string {
 	return strings.Replace(string(r.Text()), "[http]\n", "epoch_secret_retention = \"100h\"\n[http]\n", 1)
 }
@@ -232,8 +232,8 @@ func slowest(r *streamtest.Rig) int {
 	return least
 }
 
-// chargedOnce fails unless the worst-off record is charged for one epoch of each task. It returns the number of void
-// openings.
+// chargedOnce fails if a record is charged for more than one epoch of a task. It returns the number of openings that
+// were taken back.
 func chargedOnce(r *streamtest.Rig, t testing.TB) (voids int) {
 	t.Helper()
 	data, err := os.ReadFile(r.LedgerFile())
@@ -267,8 +267,8 @@ func chargedOnce(r *streamtest.Rig, t testing.TB) (voids int) {
 	return voids
 }
 
-// conflicts returns the keys that have two releases. It fails if such a key is not the first release of its epoch,
-// because a copy must halt before its second.
+// conflicts returns the keys that have two releases. It fails if such a key is not the first one of its epoch, because
+// a copy must halt before its second release.
 func conflicts(t testing.TB, list []fixtures.Published) (forks []string) {
 	t.Helper()
 	values := map[string][32]byte{}
@@ -291,7 +291,7 @@ func conflicts(t testing.TB, list []fixtures.Published) (forks []string) {
 	return forks
 }
 
-// TestConflicts is the control of TestKillsOfCopies: its checker detects a copy that continues.
+// TestConflicts is the control of TestKillsOfCopies: the checker must detect a copy that does not halt.
 func TestConflicts(t *testing.T) {
 	t.Parallel()
 	at := func(epoch, step uint64, value byte) fixtures.Published {
@@ -349,7 +349,7 @@ func killCopies(t *testing.T, round uint64) (kills, halts, releases int, forks [
 	f := feedAt(r, 50*time.Millisecond, 10)
 	spec := streamtest.ChildSpec{Role: "daemon", Config: string(r.Text()), Seed: r.Seed, Real: true, Fetch: 16 << 10}
 	p := streamtest.Spawn(t, spec).Up()
-	time.Sleep(200 * time.Millisecond) // at some moment of its life
+	time.Sleep(200 * time.Millisecond) // kill the daemon at an arbitrary moment
 	p.Kill()
 	s := r.Sibling(fourStreams)
 	r.CopyState(s)
@@ -383,7 +383,8 @@ func killCopies(t *testing.T, round uint64) (kills, halts, releases int, forks [
 			if s.State == monitor.StateHalted {
 				halts++
 				halted[s.Stream] = true
-				// A crash in an opening is not voided if the output holds releases of that epoch from the other copy.
+				// An opening that a crash interrupted is not taken back if the output holds releases of that epoch from
+				// the other copy.
 				if s.Reason != failure.OutputAhead &&
 					!(s.Reason == failure.State && strings.Contains(s.Message, "the epoch may have run")) {
 					t.Errorf("%s halted with %s: %s", s.Stream, s.Reason, s.Message)

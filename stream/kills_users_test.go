@@ -14,9 +14,10 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// TestKillsOfUsers kills daemons that protect persons at random moments, with a snapshot of the map after every second
-// step and files that change after each: with a cap and a full table, and with a separation alone. No key has two
-// releases, none is missing, and all equal those of an uninterrupted run, which never read the map from disk.
+// TestKillsOfUsers kills daemons that protect persons at random moments. A snapshot of the map is written after every
+// second step, and files change after each step. One case has a cap and a full table, the other only a separation. No
+// key has two releases, none is missing, and all equal those of an uninterrupted run, which never reads the map from
+// disk.
 func TestKillsOfUsers(t *testing.T) {
 	t.Parallel()
 	n := kills(t)
@@ -58,7 +59,7 @@ func killUsers(t *testing.T, mode int, round uint64, kills int) {
 	}
 }
 
-// usersBehind reports whether the files of persons hold more than the last commit.
+// usersBehind reports whether the files of persons are ahead of the last commit.
 func usersBehind(r *streamtest.Rig) bool {
 	r.T.Helper()
 	data, err := os.ReadFile(r.File(state.CheckpointName))

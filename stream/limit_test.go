@@ -27,7 +27,7 @@ func TestLimit(t *testing.T) {
 	r.Produce(0, 1050)
 	x := r.Start()
 	x.Published(10)
-	// The same records again: refused, and the epoch continues.
+	// A request to read the same records again is refused, and the epoch continues.
 	for _, from := range []string{"0", "500", "900"} {
 		if err := x.Control(task.RequestOpen, epoch.OpenRequest{From: from}); err == nil ||
 			!strings.Contains(err.Error(), "above limit_epsilon 1.2") {
@@ -69,7 +69,7 @@ func TestLimit(t *testing.T) {
 	if e := r.Entries(); e[len(e)-1].Kind != ledger.KindLimit || e[len(e)-1].LimitEpsilon != 2.5 {
 		t.Errorf("ledger: %s", r.Kinds())
 	}
-	// The release states the limit at the epoch's opening, and a restart writes no second line.
+	// The release states the limit at the epoch's opening, and a restart writes no second ledger line.
 	x = r.Start()
 	x.Published(1)
 	x.End()
@@ -83,7 +83,7 @@ func TestLimit(t *testing.T) {
 	if err := r.Offline(func(ctx context.Context, d *stream.Daemon) error {
 		return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{From: "0"})
 	}); err != nil {
-		t.Error(err) // 2.5 has room for two
+		t.Error(err) // a limit of 2.5 has room for two
 	}
 	r.Toml = fixtures.With(fixtures.OrdersStream, "limit_epsilon = 3.0", "limit_epsilon = 1.0")
 	lines := len(r.Entries())
@@ -134,7 +134,8 @@ func TestLimitShared(t *testing.T) {
 	x.End()
 }
 
-// TestCharged: positions of one log compose in parallel, logs in sequence.
+// TestCharged: charges for different offsets of one log compose in parallel, and charges for different logs in
+// sequence.
 func TestCharged(t *testing.T) {
 	t.Parallel()
 	r := streamtest.Ran(t, fixtures.OrdersStream)

@@ -30,8 +30,8 @@ func TestManyTasks(t *testing.T) {
 	}
 }
 
-// TestIdleTaskSleeps: an idle task does nothing at ticks. It wakes up for records, and shows its work at the next tick;
-// for requests; and for its end.
+// TestIdleTaskSleeps: an idle task does nothing at ticks. A request, its end or a record wakes it up; it shows the work
+// on records at the next tick.
 func TestIdleTaskSleeps(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
@@ -88,12 +88,12 @@ func TestThousandTasks(t *testing.T) {
 
 // figures are the results of manyTasks.
 type figures struct {
-	start, restart time.Duration // until every task runs: with an epoch to open, and without
+	start, restart time.Duration // time until every task runs, with epochs to open and without
 	again          time.Duration // the same after releases
 	used           time.Duration // processor time in again
 	memory         float64       // in MB, largest
 	idle, busy     float64       // in cores
-	late           time.Duration // from the last record to the last release
+	late           time.Duration // time from the last record to the last release
 }
 
 // manyTasks runs n tasks in a process, with packed records of 16 columns and a broker in another process. Each task

@@ -16,10 +16,10 @@ import (
 )
 
 // TestMemory measures the daemon's resident memory with 100 packed columns and the broker in another process. The
-// garbage collector is told to keep to 64 MiB and to start early; otherwise the peak would depend on when it gets the
-// processor. On a busy machine it may start late, so twice as much is allowed, without the program's own pages. Holding
-// the log once, as records and as rows, would take more. The daemon holds three responses of 4 MiB, four chunks of 1
-// MiB with their rows, and, at 200 kB per release, 4 MiB of releases for each of two commits.
+// garbage collector has a limit of 64 MiB and starts early; otherwise the peak would depend on when it gets the
+// processor. On a busy machine it may start late, so the test allows twice that limit, not counting the program's own
+// pages. A daemon that held the whole log, as records and as rows, would exceed it. The daemon holds three responses of
+// 4 MiB, four chunks of 1 MiB with their rows, and, at 200 kB per release, 4 MiB of releases for each of two commits.
 func TestMemory(t *testing.T) {
 	if race.Enabled {
 		t.Skip("the race detector takes several times the memory")
@@ -74,7 +74,7 @@ func (x *remote) until(line string) {
 		if time.Now().After(deadline) {
 			x.t.Fatalf("not reached: %s\n%s\n%s", line, page, x.p.Stderr)
 		}
-		time.Sleep(20 * time.Millisecond) // poll, because another process sends no notice
+		time.Sleep(20 * time.Millisecond) // poll, because the other process sends no notification
 	}
 }
 

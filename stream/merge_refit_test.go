@@ -17,9 +17,9 @@ import (
 	"github.com/streamdp/streamdp/stream/recovery"
 )
 
-// TestMergeRefit: windows of three partitions are one sequence of regressions, with each solver that sums. Restarts,
-// also in the middle of a window, and another pace of reading give the same bytes, verify finds them, and the release
-// states the offsets of each partition in the window.
+// TestMergeRefit: windows over three partitions give one sequence of regressions, with each solver that works on sums.
+// Restarts, also in the middle of a window, and another pace of reading give the same bytes. verify computes the same
+// bytes, and the release states the window's offsets in each partition.
 func TestMergeRefit(t *testing.T) {
 	t.Parallel()
 	for name, keys := range map[string]string{
@@ -97,9 +97,9 @@ func TestMergeRefit(t *testing.T) {
 	}
 }
 
-// TestMergeEqual: the same records in the same steps, in 1, 3 and 64 partitions, give releases with equal errors, whose
-// values differ only by noise, at an ε at which the noise is small. moments.TestParts and refit.TestParts show that the
-// integers are equal, in every pass of a regression too.
+// TestMergeEqual puts the same records of the same steps into 1, 3 and 64 partitions, with an ε at which the noise is
+// small. The releases have equal standard errors, and their values differ only by noise. moments.TestParts and
+// refit.TestParts show that the integers are equal, in every pass of a regression too.
 func TestMergeEqual(t *testing.T) {
 	t.Parallel()
 	const rows = 192 // per step, over all partitions

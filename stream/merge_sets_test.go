@@ -35,8 +35,8 @@ func openingOn(r *streamtest.Rig, epoch uint64) *ledger.Entry {
 	return &all[i]
 }
 
-// TestMergedSets: a partition that a merged stream leaves out for an epoch is later read from where it was left. Its
-// records are charged once.
+// TestMergedSets: a merged stream leaves out a partition for an epoch. A later epoch reads the partition from the
+// offset where reading stopped, and its records are charged once.
 func TestMergedSets(t *testing.T) {
 	t.Parallel()
 	both := fixtures.With(fixtures.MergedStream, `"all"`, "[0, 1]")
@@ -89,7 +89,8 @@ func TestMergedLag(t *testing.T) {
 	x.EndHalted()
 }
 
-// TestMergedAddedBudget: an epoch is not closed if the next one exceeded the budget of an added partition.
+// TestMergedAddedBudget: a request does not close an epoch if the next epoch would exceed the budget of an added
+// partition.
 func TestMergedAddedBudget(t *testing.T) {
 	t.Parallel()
 	small := func(s string) string { return fixtures.With(s, "limit_epsilon = 3.0", "limit_epsilon = 1.1") }
@@ -129,8 +130,8 @@ func TestMergedAddedBudget(t *testing.T) {
 	}
 }
 
-// TestMergedImplausible: a release of a step that one partition does not have yet halts the task, however long the
-// other partitions are.
+// TestMergedImplausible: the task halts if the output has a release of a step whose records one partition does not have
+// yet, even if the other partitions have enough records.
 func TestMergedImplausible(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewMergedRig(t, fixtures.MergedStream, 2)

@@ -25,8 +25,8 @@ import (
 	"github.com/streamdp/streamdp/stream/task"
 )
 
-// TestMerge: three partitions give one sequence of releases, in which a step ends when all partitions have it. Restarts
-// give the same bytes, and verify finds them.
+// TestMerge: three partitions give one sequence of releases. A step ends when all partitions have its records. Restarts
+// give the same bytes, and so does verify.
 func TestMerge(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewMergedRig(t, fixtures.MergedStream, 3)
@@ -280,7 +280,7 @@ func TestMergeRecovery(t *testing.T) {
 	x.Published(5)
 	x.End()
 	want := fmt.Sprint(r.OutputOf("orders.dp"))
-	// The copy repeats, and continues.
+	// The copy repeats the published releases, and continues.
 	send(550, 60)
 	x = old.Start()
 	x.Published(6)
@@ -321,8 +321,9 @@ func TestMergeRecovery(t *testing.T) {
 }
 
 // TestMergeShortened: a partition whose log lost its end is charged at least for what the releases cover, however long
-// the other logs are. By offsets, the output says that each partition was read up to 300, but one has 100 records. By
-// the clock, it says that one was read up to 800, which has 600, and the other not at all.
+// the other logs are. With steps by offsets, the output says that each partition was read up to 300, but one partition
+// has only 100 records. With steps by the clock, it says that one partition was read up to 800, which has only 600
+// records, and the other not at all.
 func TestMergeShortened(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -35,8 +35,8 @@ func usersOfMerged(r *streamtest.Rig, epoch uint64, partition int) []string {
 }
 
 // TestMergedUsers: a merged task that is stopped after every step makes the same bytes as a copy that reads all steps
-// at once, and as its auditor. Each partition has its own files of persons. If those of one are lost, recover continues
-// to the same bytes.
+// at once, and as its auditor. Each partition has its own files of persons. If the files of one partition are lost, the
+// request recover restores them, and the releases have the same bytes.
 func TestMergedUsers(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -160,7 +160,7 @@ func newMergedUsersScenario(t testing.TB) *streamtest.Scenario {
 
 // TestMergedUsersDiskCrashes stops the machine before operations on files of persons of three partitions and on
 // checkpoints, and fills its disk there. The output equals that of a run without a fault, and no file of persons
-// outlives its epoch. The test takes every eleventh operation, and with STREAMDP_SLOW=1 all.
+// outlives its epoch. The test uses every eleventh operation, and with STREAMDP_SLOW=1 each one.
 func TestMergedUsersDiskCrashes(t *testing.T) {
 	t.Parallel()
 	var want map[string]string

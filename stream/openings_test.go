@@ -77,7 +77,7 @@ func TestReloadWaitsForOpening(t *testing.T) {
 		time.Now().Before(late); {
 		time.Sleep(time.Millisecond)
 	}
-	time.Sleep(20 * time.Millisecond) // however long it waits, it must not be charged
+	time.Sleep(20 * time.Millisecond) // no matter how long the opening waits, it must not be charged
 	if kinds := r.Kinds(); kinds != "open close key-destroyed" {
 		t.Errorf("the ledger has %s", kinds)
 	}

@@ -22,8 +22,8 @@ import (
 	"github.com/streamdp/streamdp/stream/task"
 )
 
-// TestWaysOut: each remedy that a halt names, other than a new epoch, brings the task back in the same epoch, and to
-// the bytes of a run without a halt.
+// TestWaysOut applies each remedy that a halt names, except a new epoch. The task then continues in the same epoch, and
+// its releases have the bytes of a run without a halt.
 func TestWaysOut(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -245,7 +245,8 @@ func TestAllWaits(t *testing.T) {
 	x.End()
 }
 
-// TestMistypedColumn: readiness shows that almost no record counts if the stream publishes their number, and only then.
+// TestMistypedColumn: if almost no record is valid, readiness shows it only if the stream publishes the number of valid
+// records.
 func TestMistypedColumn(t *testing.T) {
 	t.Parallel()
 	const mistyped = `"weihgt"`

@@ -19,15 +19,15 @@ import (
 	"github.com/streamdp/streamdp/stream/cluster"
 )
 
-// BenchmarkPartialsReal merges 8 and 64 partitions of Apache Kafka, of records of 16 columns, with one instance of a
-// group and with two, in turn. Each instance runs Go code on one processor at a time. In the benchmarks "half" it also
-// has only half of a processor (a control group's quota), so that the broker on the same two processors has as much as
-// it wants in both cases: these show what another machine would add. In the others the instances and the broker share
-// the two processors.
+// BenchmarkPartialsReal merges 8 and 64 partitions of Apache Kafka, with records of 16 columns. Runs alternate between
+// one instance of a group and two. Each instance runs Go code on one processor at a time. In the benchmarks "half", a
+// control group's quota also limits each instance to half of a processor. The broker on the same two processors then
+// has as much processor time as it wants in both cases, so these benchmarks show what another machine would add. In the
+// others, the instances and the broker share the two processors.
 //
-// While one instance is measured, an instance of another group, which reads the same, runs at the same time. So in both
-// cases two instances share caches, memory and broker, which two machines would not, and a record takes as much
-// processor time as with competition. With one instance alone on the machine it takes a tenth less.
+// While one instance is measured, an instance of another group reads the same topic. So in both cases two instances
+// share caches, memory and broker, and the processor time per record includes the effect of competing load. Two
+// machines would not share these. If one instance is alone on the machine, a record takes a tenth less processor time.
 //
 // With STREAMDP_CHILD_PROFILE=FILE each instance writes a profile of its processor time to FILE.PID.
 //
@@ -101,8 +101,8 @@ func BenchmarkPartialsReal(b *testing.B) {
 			b.ReportMetric(of(2, func(x partialsRun) float64 { return x.worker.Seconds() * 1e9 / x.records }),
 				"cpu-ns/record-worker-two")
 			b.ReportMetric(of(2, rate)/of(1, rate), "ratio")
-			// The largest speed-up of two instances, if each has as much of a processor as one had, and nothing else
-			// delays them.
+			// This is the largest possible speed-up by a second instance, if each has as much processor time as the
+			// single one had and nothing else delays them.
 			b.ReportMetric(of(1, cost)/of(2, cost), "ratio-by-processor-time")
 			b.ReportMetric(of(2, func(x partialsRun) float64 { return x.partials / x.records }),
 				"bytes/record-partials")
@@ -150,8 +150,8 @@ type partialsRun struct {
 	partials, kept       float64       // bytes added to the group's topics
 }
 
-// runPartials merges a topic's partitions with the given number of instances of a group. If that is one, an instance of
-// another group runs at the same time.
+// runPartials merges a topic's partitions with the given number of instances of a group. If the number is one, an
+// instance of another group runs at the same time.
 func runPartials(b *testing.B, real *kafkatest.Real, toml, out string, instances int, half bool, perStep,
 	steps int) (x partialsRun) {
 	b.Helper()
@@ -276,8 +276,7 @@ func runPartials(b *testing.B, real *kafkatest.Real, toml, out string, instances
 	return x
 }
 
-// halfProcessor returns a function that limits a process to half of a processor, in slices of 5 ms, before others get
-// any.
+// halfProcessor returns a function that limits a process to half of a processor, in slices of 5 ms.
 func halfProcessor(b *testing.B) func(pid int) {
 	b.Helper()
 	write := func(dir, file, text string) error {

@@ -11,8 +11,8 @@ import (
 	"github.com/streamdp/streamdp/stream/task"
 )
 
-// partitionsAtStart returns the partitions whose tasks exist before the cluster was asked: those in the configuration
-// or, for a stream that reads all, those in the ledger. A merged stream has one task.
+// partitionsAtStart returns the partitions that have tasks before the cluster is asked: those in the configuration or,
+// if the stream reads all partitions, those in the ledger. A merged stream has one task.
 func (c *shardTasks) partitionsAtStart(s *config.Stream, only []core.Task) (partitions []int) {
 	if s.Merge {
 		return []int{core.Merged}
@@ -30,7 +30,7 @@ func (c *shardTasks) partitionsAtStart(s *config.Stream, only []core.Task) (part
 	return partitions
 }
 
-// follow makes a task for every partition of the stream's topic that has none, until the context ends.
+// follow looks for new partitions of the stream's topic until the context ends, and makes a task for each.
 func (q *streamTasks) follow(ctx context.Context) error {
 	c, s := q.c, q.s
 	found, wait := false, kafka.Backoff{Max: c.LookEvery}
@@ -62,8 +62,8 @@ func (q *streamTasks) follow(ctx context.Context) error {
 	}
 }
 
-// takeUp makes a task for a partition, unless it has one or belongs to another shard. added says that the topic had
-// fewer partitions before.
+// takeUp makes a task for a partition, unless the partition has a task or belongs to another shard. added says that the
+// topic had fewer partitions before.
 func (q *streamTasks) takeUp(partition int, added bool) error {
 	t := core.Task{Stream: q.s.Name, Partition: partition}
 	if !q.c.has(q.s, partition) || slices.ContainsFunc(q.tasks(), func(r *task.Runner) bool { return r.Task == t }) {

@@ -13,25 +13,25 @@ import (
 	"github.com/streamdp/streamdp/stream/failure"
 )
 
-// shownRefusals is the largest number of refused topics of a pattern that the status names.
+// shownRefusals limits how many refused topics of a pattern the status names.
 const shownRefusals = 20
 
-// patterns are what the process knows of the topics that patterns match.
+// patterns holds what the process knows about topics that match patterns.
 type patterns struct {
-	changed chan struct{} // receives when there are other patterns
+	changed chan struct{} // receives when the patterns have changed
 	mu      sync.Mutex
 	sought  bool // the cluster's topics have been compared with the patterns
 	refused []config.Refusal
 	warned  map[config.Refusal]bool
 	beyond  map[string]int // pattern → number of topics beyond its limit, at the last warning
 
-	// read counts the reloads that changed patterns. looked is read's value before the topics that were last compared
-	// were listed. Streams of topics found at the first look after such a reload open no epoch by themselves.
+	// read counts the reloads that changed patterns. looked is the value of read just before the last list of topics
+	// was requested. Until looked has reached read, streams of newly found topics open no epoch by themselves.
 	read, looked int
 }
 
-// expandKnown adds the streams of topics that the daemon knows before it has asked the cluster: those with an open
-// epoch. For a command, which names tasks, it adds the streams of these tasks and of all topics in the ledger.
+// expandKnown adds the streams of topics that are known before the cluster is asked: topics with an open epoch. A
+// command names tasks; for a command, expandKnown adds the streams of these tasks and of all topics in the ledger.
 func (d *Daemon) expandKnown(only []core.Task) {
 	c := d.process.Config()
 	if len(c.Patterns) == 0 {
@@ -49,8 +49,8 @@ func (d *Daemon) expandKnown(only []core.Task) {
 	d.process.Current.Store(x)
 }
 
-// seek makes streams of the topics that match patterns, until the context ends. The stream of a deleted topic waits for
-// the topic until the process ends, and after a restart too if it has an open epoch.
+// seek looks for topics that match patterns until the context ends, and makes a stream for each. If a topic is deleted,
+// its stream waits for it until the process ends. If the stream has an open epoch, it also waits after a restart.
 func (d *Daemon) seek(ctx context.Context) error {
 	look, wait := failure.NewRetrier(d.process.Log, d.process.Metrics.KafkaError, d.process.StateChanged),
 		kafka.Backoff{Max: d.process.LookEvery}
@@ -89,8 +89,8 @@ func (p *patterns) count() int {
 	return p.read
 }
 
-// holds reports whether a reload changed patterns whose topics have not been looked at since. Their streams will open
-// no epoch by themselves.
+// holds reports whether topics have not been listed since a reload changed patterns. Streams that the next list adds
+// open no epoch by themselves.
 func (p *patterns) holds() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -104,8 +104,8 @@ func (p *patterns) open() {
 	p.looked = p.read
 }
 
-// again records that a reload changed patterns, and returns a function that takes that back. open says that their
-// streams may open epochs by themselves.
+// again records that a reload changed patterns, and returns a function that undoes this. open says that the streams of
+// these patterns may open epochs by themselves.
 func (p *patterns) again(open bool) (undo func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -121,7 +121,8 @@ func (p *patterns) again(open bool) (undo func()) {
 	}
 }
 
-// match makes streams of the matching topics among names. read is the value of count before the topics were listed.
+// match makes streams for those topics in names that match a pattern. read is the value of count before the topics were
+// listed.
 func (d *Daemon) match(names []string, read int) error {
 	var added []*config.Stream
 	var refused []config.Refusal
@@ -162,7 +163,8 @@ func (d *Daemon) match(names []string, read int) error {
 	return nil
 }
 
-// kept returns the topics that streams of patterns read now, first those in the ledger, in its order.
+// kept returns the topics that streams of patterns read now. The topics in the ledger come first, in the ledger's
+// order.
 func (d *Daemon) kept(now *config.Config) (t config.Topics) {
 	all := map[config.Taken]bool{}
 	for _, s := range now.Streams {
@@ -184,7 +186,7 @@ func (d *Daemon) kept(now *config.Config) (t config.Topics) {
 	return t
 }
 
-// refusals records the matching topics that are refused, and warns of each once while it exists.
+// refusals records the topics that match a pattern but are refused. It warns once of each, as long as the topic exists.
 func (d *Daemon) refusals(refused []config.Refusal) {
 	p := &d.patterns
 	p.mu.Lock()
@@ -224,7 +226,7 @@ func (d *Daemon) refusals(refused []config.Refusal) {
 	}
 }
 
-// unsought reports whether there are patterns whose topics are not known yet.
+// unsought reports whether the topics of some pattern are not known yet.
 func (d *Daemon) unsought() bool {
 	d.patterns.mu.Lock()
 	defer d.patterns.mu.Unlock()

@@ -36,7 +36,7 @@ func newPatternRig(t *testing.T, toml string, topics ...string) *streamtest.Rig 
 	return streamtest.NewRigOn(t, toml, embedded.Options{Topics: topics})
 }
 
-// soon shortens the time in which a daemon finds topics.
+// soon shortens the interval at which a daemon looks for topics.
 func soon(o *stream.Options) { o.Hooks.LookEvery = 20 * time.Millisecond }
 
 // fill appends n records to a topic.
@@ -45,7 +45,7 @@ func fill(r *streamtest.Rig, topic string, n int) {
 	fillTopic(r.T, r.Client, topic, n)
 }
 
-// fillTopic appends n records to a topic, which the client need not know yet.
+// fillTopic appends n records to a topic. The client need not know the topic yet.
 func fillTopic(t testing.TB, client *kafka.Client, topic string, n int) {
 	t.Helper()
 	list := make([]kafka.Message, n)
@@ -122,9 +122,9 @@ func releasesOf(r *streamtest.Rig, topic string) (all []kafka.Record) {
 	return all
 }
 
-// TestPattern: each topic that matches is a stream with its own epoch and output, also a topic created while the daemon
-// runs, but no topic that the process writes to. Topics taken before are known without the cluster, and continue at the
-// next start.
+// TestPattern: each topic that matches becomes a stream with its own epoch and output, even if it is created while the
+// daemon runs. Topics that the process writes to are excluded. The ledger knows the topics of earlier runs, so they
+// continue at the next start even before the cluster answers.
 func TestPattern(t *testing.T) {
 	t.Parallel()
 	r := newPatternRig(t, salesStream, "sales-a", "other", "sales-b.dp", "sales-Q")
@@ -199,8 +199,8 @@ func TestPattern(t *testing.T) {
 	}
 }
 
-// TestPatternAsWritten: a topic that a pattern takes has the same digest and releases as with a table for it, apart
-// from the stream's name in keys and noise.
+// TestPatternAsWritten: a topic that matches a pattern has the same digest and releases as if it had its own table,
+// except for the stream's name in keys and noise.
 func TestPatternAsWritten(t *testing.T) {
 	t.Parallel()
 	r := newPatternRig(t, salesStream, "sales-a")
@@ -238,7 +238,7 @@ func TestPatternBudgets(t *testing.T) {
 			t.Errorf("%s is charged %g", s.Stream, s.ChargedEpsilon)
 		}
 	}
-	// The records of one topic have used up their budget; new records of the other have not.
+	// The records of one topic have used up their budget. New records of the other topic have budget left.
 	err := x.ControlOf("orders.sales-a", "open", epoch.OpenRequest{From: "earliest", Reason: "requested"})
 	if err == nil || !strings.Contains(err.Error(), "limit") {
 		t.Errorf("a second epoch over the same records: %v", err)
@@ -258,8 +258,8 @@ func TestPatternBudgets(t *testing.T) {
 	}
 }
 
-// TestPatternBound: at most max_topics topics are taken. A topic once taken stays, even if names before it appear, and
-// refused topics are reported once.
+// TestPatternBound: at most max_topics topics are taken. A topic that was accepted stays accepted, even if topics
+// appear whose names sort before it. Refused topics are reported once.
 func TestPatternBound(t *testing.T) {
 	t.Parallel()
 	r := newPatternRig(t, fixtures.With(salesStream, `topics = "sales-.*",`, `topics = "sales-.*", max_topics = 2,`),
@@ -305,7 +305,7 @@ func TestPatternBound(t *testing.T) {
 	if all := x.D.Status(); len(all) != 2 || all[0].Stream != "orders.sales-m" || all[1].Stream != "orders.sales-n" {
 		t.Errorf("%+v", all)
 	}
-	// With a closed epoch, it has no place after the next start.
+	// If its epoch is closed, it loses its place at the next start.
 	fixtures.Must(t, x.ControlOf("orders.sales-m", "close", epoch.OpenRequest{DropOutbox: true}))
 	x.End()
 	x = r.Start(soon)
@@ -317,7 +317,7 @@ func TestPatternBound(t *testing.T) {
 }
 
 // TestPatternMadeAnew: a topic that was deleted and created again under its name is a different log. The task halts,
-// and another epoch charges the records as those of a new log.
+// and the next epoch charges the records as records of a new log.
 func TestPatternMadeAnew(t *testing.T) {
 	t.Parallel()
 	r := newPatternRig(t, salesStream, "sales-a")
@@ -428,7 +428,7 @@ func TestPatternReadsNoOutput(t *testing.T) {
 			t.Fatalf("there are only the topics %q", names())
 		}
 	}
-	fixtures.Must(t, r.Broker.CreateTopic(t.Context(), "z", 1, nil)) // found after those
+	fixtures.Must(t, r.Broker.CreateTopic(t.Context(), "z", 1, nil)) // found after the topics before
 	runs(x, 0, "orders.a", "orders.z")
 	x.End()
 	if n := strings.Count(r.Kinds(), ledger.KindOpen); n != 2 {
@@ -473,8 +473,8 @@ func TestPatternsOfOneTopic(t *testing.T) {
 	x.End()
 }
 
-// TestManyOpenAtOnce: tasks that open epochs at the same time, with a control topic, do not mistake lines that others
-// are adding for lines that the topic lost.
+// TestManyOpenAtOnce: tasks open epochs at the same time, with a control topic. While one task adds lines to the topic,
+// another must not conclude that the topic has lost them.
 func TestManyOpenAtOnce(t *testing.T) {
 	t.Parallel()
 	var topics, want []string
@@ -526,8 +526,8 @@ func TestPatternPage(t *testing.T) {
 	x.End()
 }
 
-// TestTopicMadeAnewWhileRunning: the same records under the same name are a different log, also for a task that ran all
-// the time and whose last record is there.
+// TestTopicMadeAnewWhileRunning deletes a topic and creates it again with the same records while its task runs. The
+// task treats it as a different log, although the last record that it read is there.
 func TestTopicMadeAnewWhileRunning(t *testing.T) {
 	t.Parallel()
 	r := newPatternRig(t, salesStream, "sales-a")

@@ -112,8 +112,8 @@ func TestPersonsDaemon(t *testing.T) {
 	}
 }
 
-// TestPersonsPartitions: the charges of two partitions add up, and so do those of two streams. If the keys' partitioner
-// is enforced, the larger charge of the partitions counts.
+// TestPersonsPartitions: the charges of two partitions add up, and so do those of two streams. If the configuration
+// fixes the partitioner of keys, only the larger of the two partitions' charges counts.
 func TestPersonsPartitions(t *testing.T) {
 	t.Parallel()
 	run := func(toml string) *streamtest.Rig {
@@ -177,7 +177,7 @@ func TestPersonsPartitions(t *testing.T) {
 	}
 	x.End()
 
-	// The topic's records cannot be protected instead.
+	// On this topic a stream that protects records is refused.
 	r.Toml = fixtures.With(personStream, "user = { key = \"record-key\", max_users = 60 }\n", "", "[stream.orders]",
 		"[stream.records]", "[stream.orders.privacy]", "[stream.records.privacy]",
 		"[stream.orders.moments]", "[stream.records.moments]", "orders.dp", "records.dp")
@@ -186,8 +186,8 @@ func TestPersonsPartitions(t *testing.T) {
 	x.EndHalted()
 }
 
-// TestPersonsRepair: a reconstructed ledger charges the population as the lost one did, with the same persons, and
-// charges no other account instead.
+// TestPersonsRepair: a reconstructed ledger charges the population, with the same persons, as the lost one did. It
+// charges no other account.
 func TestPersonsRepair(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t,

@@ -177,7 +177,7 @@ key_file  = %q
 	d.End()
 	w.Expect(s.Output())
 
-	// The former certificate is useless now, so it did not let the daemon in.
+	// The former certificate is refused now, so the daemon must have used the new one.
 	write(former)
 	d = s.Run()
 	d.Wait("the end of the certificate", func(st monitor.TaskStatus) bool {

@@ -20,9 +20,9 @@ import (
 	"github.com/streamdp/streamdp/stream/recovery"
 )
 
-// TestRealKafkaClock merges three partitions, of which one is quiet, in steps of a tenth of a second, for moments and
-// for a regression. It kills the broker under load, once while the daemon ends without it. Each step begins in each
-// partition where the one before ended, each record is in one step, and an auditor recomputes every release.
+// TestRealKafkaClock merges three partitions, one of them quiet, in steps of a tenth of a second, for moments and for a
+// regression. It kills the broker under load; once it ends the daemon while the broker is down. Each step begins in
+// each partition where the step before ended, each record is in one step, and an auditor recomputes every release.
 func TestRealKafkaClock(t *testing.T) {
 	b := kafkatest.NewReal(t)
 	s := streamtest.NewSite(t, b.Addrs, "")

@@ -15,8 +15,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/streamtest"
 )
 
-// TestRealKafkaLag: kafka-consumer-groups, from the broker's jars, shows the daemon's lag: the records of the open step
-// while it runs, and what is written while it does not.
+// TestRealKafkaLag: kafka-consumer-groups, from the broker's jars, shows the daemon's lag. While the daemon runs, the
+// lag is the records of the open step. While it does not run, the lag includes the records written since then.
 func TestRealKafkaLag(t *testing.T) {
 	b := kafkatest.NewReal(t)
 	jars := os.Getenv("JARS")

@@ -61,10 +61,10 @@ func (l *spreadLoad) more(t *testing.T, p int, n int64) {
 	}
 }
 
-// TestRealKafkaMerged merges three partitions, of which one lies on a second broker. That broker is down for a while,
-// and with it the partition's leader, also while the daemon starts. A partition is quiet for a while. The first broker
-// is killed under load, twice or STREAMDP_BROKER_KILLS times, and every other time the daemon restarts. The releases
-// equal those of a daemon that reads the same logs without interruption.
+// TestRealKafkaMerged merges three partitions, of which one lies on a second broker. That broker, which leads the
+// partition, is down for a while, also while the daemon starts. A partition is quiet for a while. The first broker is
+// killed under load, twice or STREAMDP_BROKER_KILLS times, and every other time the daemon restarts. The releases equal
+// those of a daemon that reads the same logs without interruption.
 func TestRealKafkaMerged(t *testing.T) {
 	b := kafkatest.NewReal(t)
 	second := b.Second()

@@ -26,8 +26,9 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// endToEnd reads transactional input with restarts and an outage of the broker, during which outage calls away. It then
-// reads the input a second time from scratch, without restarts and outage.
+// endToEnd reads transactional input, with restarts and an outage of the broker. The function outage makes the outage,
+// and calls away while the broker is down. endToEnd then reads the input a second time from scratch, without restarts
+// and outage.
 func endToEnd(t *testing.T, addrs []string, outage func(away func())) {
 	s := streamtest.NewSite(t, addrs, kafkatest.Topic(t, addrs, nil))
 	w := streamtest.NewTraffic(t, addrs, s.In)
@@ -47,7 +48,7 @@ func endToEnd(t *testing.T, addrs []string, outage func(away func())) {
 		w.Txns[0].Begin()
 		w.Open[0] = true
 	}
-	// This transaction is open during the outage, and then aborted.
+	// This transaction is open during the outage, and aborted after it.
 	w.Sent[0] = append(w.Sent[0], w.Send(w.Txns[0], w.Batch())...)
 	d.Wait("some more", func(s monitor.TaskStatus) bool { return s.Step > first })
 	outage(func() {
@@ -322,7 +323,8 @@ func TestRealKafkaCommand(t *testing.T) {
 	t.Cleanup(func() { cmd.Process.Kill() })
 	steps := int(w.Slots / 100)
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
-		// A kill between the charge of an epoch and its manifest voids the epoch, and the next one takes its place.
+		// If a kill comes between the charge of an epoch and its manifest, the charge is taken back and the next epoch
+		// is opened instead.
 		done := false
 		for key := range fine.Output() {
 			done = done || strings.HasSuffix(key, fmt.Sprint("/", steps))

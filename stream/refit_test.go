@@ -16,12 +16,12 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// killRefit is killStream with refits, whose windows are read again after a kill.
+// killRefit is killStream with refits. After a kill, the open window is read again.
 var killRefit = fixtures.With(fixtures.OrdersStream, "step   = 100\n", "", "[stream.orders.moments]\nclip = 1.0\n",
 	"[stream.orders.refit]\ntarget = \"weight\"\nclip_x = 2.0\nclip_y = 1.0\nwindow = 100\n")
 
-// TestKillRefit kills a daemon in the middle of windows and of their refits. Every window has one release, that of an
-// uninterrupted run.
+// TestKillRefit kills a daemon in the middle of windows and of their refits. Every window has one release, which equals
+// that of an uninterrupted run.
 func TestKillRefit(t *testing.T) {
 	t.Parallel()
 	const seed = 26
@@ -130,7 +130,7 @@ func runBeside(t *testing.T, columns []string, target string, rows [][]float64,
 		return true
 	})
 	x.End()
-	// Three streams read every record. Its charge exceeds each single cost, and is below their sum.
+	// Three streams read every record. A record's charge exceeds each stream's cost, and is below the sum of the costs.
 	var costs []dp.Cost
 	for _, e := range r.Entries() {
 		if !e.Cost.Empty() {
@@ -179,7 +179,7 @@ func TestRefitsBeside(t *testing.T) {
 	}
 }
 
-// TestRefitStallsNone: moments of the topic release all their steps while a slow refit is being solved.
+// TestRefitStallsNone: a stream of moments on the same topic releases all its steps while a slow refit is being solved.
 func TestRefitStallsNone(t *testing.T) {
 	t.Parallel()
 	toml := fixtures.With(beside([]string{"a", "b"}, "b", 500), `solver = "ihm"`,
@@ -275,8 +275,8 @@ func TestRefitData(t *testing.T) {
 	}
 }
 
-// TestFewRecordsWarn: a warning about windows with too few records for their noise is shown in the state as long as the
-// epoch runs. Other windows have none.
+// TestFewRecordsWarn: if windows have too few records for their noise, the status shows a warning as long as the epoch
+// runs. With larger windows there is no warning.
 func TestFewRecordsWarn(t *testing.T) {
 	t.Parallel()
 	for window, warned := range map[string]bool{"window = 10\n": true, "window = 100\n": false} {

@@ -17,8 +17,8 @@ var killRegression = fixtures.With(fixtures.OrdersStream, "step   = 100\n", "", 
 	"[stream.orders.sgd]\nmethod = \"amb\"\ntarget = \"weight\"\nclip_x = 2.0\nradius = 5.0\n"+
 		"amb = { curvature = 1.0, batch = 20, bootstrap = 20 }\n")
 
-// TestKillRegression kills a daemon whose mechanism adapts to its releases: repeating a step with other noise would
-// change all later ones.
+// TestKillRegression kills a daemon whose mechanism adapts to its releases. If a step were repeated with other noise,
+// all later releases would change.
 func TestKillRegression(t *testing.T) {
 	t.Parallel()
 	const seed = 25
@@ -73,8 +73,8 @@ func TestKillNewton(t *testing.T) {
 	}
 }
 
-// TestRegressionDiverges: unbounded targets halt the task. The reason says what to change, and reveals nothing of the
-// records.
+// TestRegressionDiverges: a task halts if its targets are unbounded. The reason says what to change, and reveals
+// nothing about the records.
 func TestRegressionDiverges(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.With(killRegression, "batch = 20,", "batch = 200,"))

@@ -16,7 +16,7 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// unchanged reports whether nothing differs.
+// unchanged reports whether a reload changes nothing.
 func unchanged(r *httpapi.Reload) bool {
 	return len(r.Added)+len(r.Removed)+len(r.Changed)+len(r.Process) == 0
 }
@@ -24,14 +24,14 @@ func unchanged(r *httpapi.Reload) bool {
 // Reload reads the configuration again and, unless it is a dry run, applies it to the running daemon: streams are
 // added, removed and changed. Either all changes are made or none.
 //
-// It opens, charges and closes no epoch by itself; see [httpapi.ReloadRequest]. An open epoch keeps the bytes that it
-// would have had. So Reload refuses a change on which an open epoch's guarantee depends, every change outside of
-// streams except the log level, a limit below what is charged, and a stream whose estimator cannot be built. Afterwards
-// tasks publish what they would publish if the process had been restarted with the new configuration, unless they would
+// Reload opens, charges and closes no epoch by itself; see [httpapi.ReloadRequest]. It does not change a byte of an
+// open epoch's releases. So it refuses a change that affects an open epoch's guarantee, every change outside of streams
+// except that of the log level, a limit below what is already charged, and a stream whose estimator cannot be built.
+// Afterwards tasks publish the same as if the process had been restarted with the new configuration, unless they would
 // have halted. Reload waits until Run has begun the tasks.
 //
-// Errors: config.Faults, *httpapi.RefusedError with the difference, and errors of reading files. Then nothing is
-// changed. After any other error the daemon ends.
+// Errors: config.Faults, *httpapi.RefusedError with the difference, and errors of reading files. After these errors
+// nothing has changed. After any other error the daemon ends.
 func (d *Daemon) Reload(q httpapi.ReloadRequest) (*httpapi.Reload, error) {
 	found, err := d.reload(q)
 	if q.DryRun {
@@ -51,7 +51,7 @@ func (d *Daemon) Reload(q httpapi.ReloadRequest) (*httpapi.Reload, error) {
 	return found, nil
 }
 
-// errNoFile is for a daemon without Options.Load.
+// errNoFile is the error of Reload in a daemon without Options.Load.
 var errNoFile = errors.New("this daemon cannot reload its configuration")
 
 func (d *Daemon) reload(q httpapi.ReloadRequest) (found *httpapi.Reload, err error) {
@@ -83,7 +83,7 @@ func (d *Daemon) reload(q httpapi.ReloadRequest) (found *httpapi.Reload, err err
 		return found, err
 	}
 	if patterns {
-		d.process.Metrics.ForgetPatterns() // removes those of removed patterns
+		d.process.Metrics.ForgetPatterns() // remove the metrics of removed patterns
 		failure.Signal(d.patterns.changed)
 	}
 	if d.setLevel != nil {
@@ -129,7 +129,7 @@ func (d *Daemon) unopened() []string {
 	return all
 }
 
-// release lets the held tasks open their epochs.
+// release allows held tasks to open their epochs.
 func (c *shardTasks) release() {
 	c.growing.Lock()
 	defer c.growing.Unlock()
@@ -141,8 +141,8 @@ func (c *shardTasks) release() {
 	}
 }
 
-// compare returns the configuration that a daemon runs after a reload, and how it differs from the present one, or why
-// the reload is refused. Streams that are the same keep their pointers.
+// compare returns the configuration that the daemon would run after a reload. It also returns how that differs from the
+// present one, or why the reload is refused. Streams without a difference keep their pointers.
 func (d *Daemon) compare(now, file *config.Config) (then *config.Config, found *httpapi.Reload) {
 	found = &httpapi.Reload{Added: []string{}, Removed: []string{}, Changed: []httpapi.StreamChange{},
 		Opened: []string{}, Unopened: []string{}, Refused: []string{}}
@@ -193,8 +193,8 @@ func (d *Daemon) compare(now, file *config.Config) (then *config.Config, found *
 // ofPattern reports whether a stream was made by a pattern.
 func ofPattern(s *config.Stream) bool { return s.Pattern() != "" }
 
-// tables records how tables of streams differ, and returns the new ones. For a stream without a difference, it returns
-// the old one.
+// tables compares the old and new tables of streams, records the differences in r, and returns the new tables. For a
+// stream without a difference, it returns the old table.
 func tables(r *httpapi.Reload, old, new []*config.Stream) (all []*config.Stream) {
 	named := func(list []*config.Stream, name string) *config.Stream {
 		if i := slices.IndexFunc(list, func(s *config.Stream) bool { return s.Name == name }); i >= 0 {
@@ -231,7 +231,7 @@ func (d *Daemon) unfit(old, s *config.Stream) (why []string) {
 	for _, c := range d.shardsNow() {
 		for _, t := range c.Ledger.Tasks() {
 			opened := c.Ledger.Newest(t)
-			// opened is nil if the only opening was voided.
+			// opened is nil if the task's only opening was taken back.
 			if t.Stream != s.Name || opened == nil || opened.Kind != ledger.KindOpen {
 				continue
 			}
@@ -255,7 +255,7 @@ func sameEstimator(a, b *config.Stream) bool {
 	return slices.Equal(a.Canonical(p), b.Canonical(p))
 }
 
-// reading reports whether a stream has a task.
+// reading reports whether the task t belongs to the stream.
 func reading(s *config.Stream, t core.Task) bool {
 	if t.Partition == core.Merged {
 		return s.Merge
@@ -267,8 +267,8 @@ func reading(s *config.Stream, t core.Task) bool {
 // them for an open epoch, because an epoch's bytes must not depend on the time of a reload.
 var formKeys = []string{"output.encoding", "output.privacy_every", "output.values"}
 
-// unfitFor returns why an open epoch cannot continue with a stream's table, as resuming the epoch would find out. old
-// is the stream's table before; nil: there was none.
+// unfitFor returns why an open epoch cannot continue with the table s of a stream. It makes the checks that resuming
+// the epoch would make. old is the stream's table before; nil: there was none.
 func (c *shardTasks) unfitFor(old, s *config.Stream, opened *ledger.Entry) (why []string) {
 	if old != nil {
 		for _, x := range old.Differences(s) {
@@ -282,12 +282,12 @@ func (c *shardTasks) unfitFor(old, s *config.Stream, opened *ledger.Entry) (why 
 		}
 	}
 	t := opened.Task()
-	// The task may be writing its files, and Open would remove half-written ones.
+	// Use OpenReader: the task may be writing its files, and Open would remove half-written ones.
 	r := &epoch.Keeper{Feed: &input.Feed{Task: t}, D: &c.Shard,
 		Store: state.OpenReader(c.Disk, c.TaskDir(t), c.Sealer(t))}
 	m, _, err := r.Manifest(opened)
 	if err != nil {
-		return nil // the task halts anyway
+		return nil // the task will halt anyway
 	}
 	for _, key := range core.Changes(s, m) {
 		why = append(why,

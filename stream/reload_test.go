@@ -202,8 +202,8 @@ func TestReloadBeforeRun(t *testing.T) {
 	x.End()
 }
 
-// TestReloadRefused: a change that a running daemon cannot make is refused as a whole. Then nothing changes, not even
-// what could, and the answer lists everything that cannot.
+// TestReloadRefused: a change that a running daemon cannot make is refused as a whole. Then no part of the change is
+// made, not even a permitted one, and the answer lists everything that is refused.
 func TestReloadRefused(t *testing.T) {
 	t.Parallel()
 	sales := ofTopic("sales")
@@ -286,7 +286,7 @@ func TestReloadRefused(t *testing.T) {
 		unchanged(fmt.Sprint(c.want))
 	}
 
-	// A limit below what is charged.
+	// The new limit is below what is already charged.
 	low := fixtures.With(fixtures.OrdersStream, "epsilon = 1.0", "epsilon = 1.0", "limit_epsilon = 3.0",
 		"limit_epsilon = 1.0\nlimit_delta = 2e-8")
 	r.Write(low, sales)
@@ -342,7 +342,8 @@ func TestReloadRefused(t *testing.T) {
 	y.End()
 }
 
-// TestReloadClosed: a task whose epoch was closed on request waits for no reload. Another epoch must be opened by name.
+// TestReloadClosed: after a task's epoch was closed on request, a reload opens no other epoch, not even with --open.
+// The operator must name the task.
 func TestReloadClosed(t *testing.T) {
 	t.Parallel()
 	sales := ofTopic("sales")
@@ -371,7 +372,7 @@ func TestReloadClosed(t *testing.T) {
 	x.End()
 }
 
-// TestReloadLimit: a limit below what is charged is refused.
+// TestReloadLimit: a limit below what is already charged is refused.
 func TestReloadLimit(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
@@ -422,8 +423,8 @@ func TestReloadHorizon(t *testing.T) {
 	x.End()
 }
 
-// TestReloadOpensNothing: a task that had not opened its epoch, because it waited or the budget did not suffice, does
-// not open one because a reload made that possible.
+// TestReloadOpensNothing: a task has not opened its epoch, because it waits or the budget does not suffice. If a reload
+// makes the opening possible, the task still does not open the epoch.
 func TestReloadOpensNothing(t *testing.T) {
 	t.Parallel()
 	both := fixtures.OrdersStream + fixtures.With(ofTopic("sales"), `topic = "sales"`, `topic = "orders"`)
@@ -480,7 +481,7 @@ func TestReloadOpensNothing(t *testing.T) {
 	}
 }
 
-// TestReloadAccess: who may request a reload, and what the answer is.
+// TestReloadAccess checks who may request a reload, and the answers.
 func TestReloadAccess(t *testing.T) {
 	t.Parallel()
 	ask := func(x *streamtest.Running, edit func(*http.Request)) (int, httpapi.ReloadAnswer) {
@@ -568,7 +569,7 @@ func TestReloadKilled(t *testing.T) {
 	const seed = 23
 	r := streamtest.NewRig(t, killStream)
 	fixtures.Must(t, r.Client.CreateTopic(t.Context(), "sales", 1, nil))
-	// A kill in an opening voids it, and the next epoch has other bytes.
+	// If a kill interrupts an opening, the epoch is taken back, and the next epoch has other bytes.
 	first := r.Sibling(killStream + ofTopic("sales"))
 	first.Dir = r.Dir
 	begun := first.Start()
@@ -608,8 +609,8 @@ func TestReloadKilled(t *testing.T) {
 	r.History("sales.dp").Equals(t, whole.History("sales.whole.dp"))
 }
 
-// TestReloadPatterns: an added pattern takes topics, and opens no epoch for existing ones. A removed pattern leaves
-// nothing of its streams in the process, and their epochs stay open.
+// TestReloadPatterns: streams are made for the topics of an added pattern, and none opens an epoch for a topic that
+// exists already. When a pattern is removed, nothing of its streams is left in the process, and their epochs stay open.
 func TestReloadPatterns(t *testing.T) {
 	t.Parallel()
 	pattern := strings.ReplaceAll(salesStream, "stream.orders", "stream.all")
@@ -635,7 +636,7 @@ func TestReloadPatterns(t *testing.T) {
 		[]string{"all.sales-a-0"}) || !stream.Unchanged(got) {
 		t.Errorf("the same file: %+v", got)
 	}
-	// It is no difference either if the file's reader knows topics from the ledger.
+	// There is no difference either if the reader of the file knows topics from the ledger.
 	plain := (*x.D.Load())
 	(*x.D.Load()) = func() (*config.Config, error) {
 		c, err := plain()

@@ -12,20 +12,21 @@ import (
 	"github.com/streamdp/streamdp/stream/recovery"
 )
 
-// RepairLedger reconstructs the ledger of a state directory whose own is damaged, lost or an old copy. It takes the
-// lines that can be trusted, then those that follow them in the control topic, if one is configured, then what else
-// manifests, checkpoints and secrets show. With write, the result replaces the old ledger, which is kept under another
-// name. No daemon may be running.
+// RepairLedger reconstructs the ledger of a state directory if it is damaged, lost or an old copy. It uses three
+// sources in this order: the lines of the ledger that can be trusted; the lines that follow them in the control topic,
+// if one is configured; and the manifests, checkpoints and secrets. If write is true, the result replaces the old
+// ledger, which is kept under another name. No daemon may be running.
 //
-// Everything unknown is charged to the budget. An epoch whose closing is lost, or that is open, is charged to its
-// horizon, or without end: its published releases show only a lower bound of what it read. No reconstructed closing has
-// an anchor, so without the operator's assertion the log counts as a different one. Facts that no file shows are lost:
-// epochs without a manifest, and limits that were raised since the last opening.
+// If a fact is unknown, the larger charge is assumed. An epoch that is open or whose closing is lost is charged up to
+// its horizon or, without a horizon, without end: its published releases show only a lower bound of what it read. No
+// reconstructed closing has an anchor, so the log is taken to be a different one unless the operator asserts that it is
+// the same. Some facts are in no file and are lost: epochs without a manifest, and limits that were raised since the
+// last opening.
 //
-// The cost in a manifest is trusted only if there is other evidence for it: the mechanism, built again from its
-// configuration and plan, costs no more, or the epoch's checkpoint names the hash of that file.
+// The cost in a manifest is trusted only with other evidence. Either the mechanism, built again from the manifest's
+// configuration and plan, costs no more, or the epoch's checkpoint holds the hash of the manifest file.
 //
-// Errors: as New; a manifest that is damaged, or whose cost has no such evidence.
+// Errors: those of New; a manifest is damaged, or its cost lacks that evidence.
 func RepairLedger(ctx context.Context, o Options, write bool) (*recovery.LedgerRepair, error) {
 	d, err := prepare(o)
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// TestLedgerReserve: sketches are charged against what the source's first opening reserved. A charge that would fit the
-// limit only by using the reserve for Gaussian releases is refused.
+// TestLedgerReserve: sketches are charged against the part of the limit that the source's first opening reserved. A
+// charge is refused if it would fit only by using the part for Gaussian releases.
 func TestLedgerReserve(t *testing.T) {
 	t.Parallel()
 	src := core.Source{Cluster: "c", Topic: "in", Partition: 0}

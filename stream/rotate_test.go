@@ -12,9 +12,9 @@ import (
 	"github.com/streamdp/streamdp/stream/ledger"
 )
 
-// TestRotateKey: with a new master key, the task continues where the last epoch ended, and no record is charged twice,
-// if the operator follows docs/howto/rotate-keys.md. If only the former key reveals how far the epoch read, nothing is
-// closed or charged without it.
+// TestRotateKey follows docs/howto/rotate-keys.md. With a new master key the task continues where the last epoch ended,
+// and no record is charged twice. If only the former key can show how far the epoch read, nothing is closed or charged
+// without that key.
 func TestRotateKey(t *testing.T) {
 	t.Parallel()
 	closing := func(ctx context.Context, d *stream.Daemon) error {
@@ -56,7 +56,7 @@ func TestRotateKey(t *testing.T) {
 		x.Published(1)
 		x.End()
 	}
-	// Without the operator's assertion it is a different log, whose records may be the same.
+	// Without the operator's assertion the log counts as a different one, even if its records are equal.
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
 	r.Produce(0, 1050)
 	x := r.Start()

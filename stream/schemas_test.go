@@ -33,8 +33,8 @@ func metricsOf(d *stream.Daemon) string {
 }
 
 // TestSchemas: a task waits for the registry before its epoch is charged. Each record is decoded by its own schema. A
-// record without a schema, or with one that does not fit, is null and does not affect others. A new version that does
-// not fit causes one warning. Without the registry, a running task continues.
+// record without a schema, or with a schema that lacks the stream's columns, is null and does not affect others. A new
+// version that does not fit causes one warning. Without the registry, a running task continues.
 func TestSchemas(t *testing.T) {
 	broker, err := embedded.Start(embedded.Options{})
 	if err != nil {

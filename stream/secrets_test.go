@@ -57,8 +57,8 @@ func closedWell(r *streamtest.Rig, t *testing.T, how string, epoch uint64) {
 	}
 }
 
-// TestSecretRetention: a closed epoch's secret is kept for the configured time, but its sums are not. When the time is
-// over, a running daemon destroys the secret, and so does a start.
+// TestSecretRetention: after an epoch is closed, its secret is kept for the configured time, but its sums are destroyed
+// at once. When the time is over, a running daemon destroys the secret, and so does a start.
 func TestSecretRetention(t *testing.T) {
 	t.Parallel()
 	r := streamtest.Ran(t, fixtures.OrdersStream)
@@ -113,8 +113,8 @@ func TestSecretRetention(t *testing.T) {
 	}
 }
 
-// TestAbandonedSecret: secrets of a task outside the configuration, or outside the running command, are kept no longer
-// than others.
+// TestAbandonedSecret: secrets are kept no longer than configured even if their task is not in the configuration or not
+// run by the command.
 func TestAbandonedSecret(t *testing.T) {
 	t.Parallel()
 	second := strings.ReplaceAll(fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"second.dp"`), "stream.orders",
@@ -131,7 +131,7 @@ func TestAbandonedSecret(t *testing.T) {
 		if _, err := os.Stat(r.File(state.SecretName(1))); err != nil {
 			t.Fatalf("%s: the secret is not kept: %v", by, err)
 		}
-		// The same holds for files that an interrupted closing left.
+		// Files that an interrupted closing left are destroyed too.
 		fixtures.Must(t, os.WriteFile(r.File(state.PreviousName), []byte("sums"), 0o600))
 		r.Toml = second
 		if by == "daemon" {

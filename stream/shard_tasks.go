@@ -16,21 +16,21 @@ import (
 	"github.com/streamdp/streamdp/stream/task"
 )
 
-// shardTasks are a shard's tasks in this process: running ones, and those that are only in the ledger.
+// shardTasks holds the tasks of a shard in this process: those that run, and those that are only in the ledger.
 type shardTasks struct {
 	epoch.Shard
 	mine func(topic string, partition int) bool // whether an input partition belongs to the shard; nil: all do
 
 	changing sync.Mutex                        // held while streams begin and end
-	run      func(func(context.Context) error) // see start; nil before start and after End
+	run      func(func(context.Context) error) // the function given to start; nil before start and after End
 
-	made *config.Config // the configuration that has the streams
+	made *config.Config // the configuration from which streams was made
 
 	growing sync.Mutex      // held while the fields below are read or change
-	streams []*streamTasks  // of the configuration's streams, in their order
-	others  []*epoch.Keeper // of tasks in the ledger that this process does not run
+	streams []*streamTasks  // tasks of each stream, in the order of the configuration
+	others  []*epoch.Keeper // keepers of tasks in the ledger that this process does not run
 
-	closing chan struct{} // has an element while an epoch of others is being closed, or others change
+	closing chan struct{} // full while an epoch of others is being closed, or others changes
 }
 
 func newShardTasks(h *epoch.Process, s state.Shard, dir string) *shardTasks {
@@ -52,7 +52,8 @@ func (c *shardTasks) OpenLedger() (err error) {
 	return nil
 }
 
-// Prepare makes the runners of the shard's tasks, or only of the given ones; nil: all. The ledger must be open.
+// Prepare makes the runners of the shard's tasks. If only is not nil, it makes only those in it. The ledger must be
+// open.
 func (c *shardTasks) Prepare(only []core.Task) (err error) {
 	defer func() {
 		if err != nil {
@@ -94,7 +95,7 @@ func (c *shardTasks) findOthers() error {
 	return nil
 }
 
-// dropOthers removes these keepers.
+// dropOthers removes the keepers that findOthers made.
 func (c *shardTasks) dropOthers() {
 	c.growing.Lock()
 	before := c.others
@@ -112,7 +113,7 @@ func (c *shardTasks) has(s *config.Stream, partition int) bool {
 	return c.mine == nil || c.mine(s.Input.Topic, partition)
 }
 
-// Tasks returns the present runners. A stream that reads every partition of its topic gets more of them as partitions
+// Tasks returns the present runners. If a stream reads every partition of its topic, runners are added as partitions
 // are found.
 func (c *shardTasks) Tasks() (all []*task.Runner) {
 	c.growing.Lock()
@@ -147,8 +148,8 @@ func (c *shardTasks) Other(t core.Task) *epoch.Keeper {
 	return nil
 }
 
-// start starts the tasks of the shard. run starts a function in a goroutine until its context ends, and handles its
-// error, which concerns the process. Before the creator of the context waits for these goroutines, it must call End.
+// start starts the tasks of the shard. It passes functions to run, which must run each in a goroutine with a context,
+// and end the process if one fails. The caller must call End before it waits for these goroutines.
 func (c *shardTasks) start(run func(func(context.Context) error)) {
 	c.changing.Lock()
 	defer c.changing.Unlock()
@@ -161,14 +162,15 @@ func (c *shardTasks) start(run func(func(context.Context) error)) {
 	}
 }
 
-// End makes sure that nothing more is started.
+// End prevents the start of further goroutines.
 func (c *shardTasks) End() {
 	c.changing.Lock()
 	defer c.changing.Unlock()
 	c.run = nil
 }
 
-// Alone waits until no epoch of others is being closed and others do not change. The caller must call Free.
+// Alone locks the keepers of tasks that this process does not run: it waits until none is closing an epoch and their
+// list is not changing. The caller must call Free.
 func (c *shardTasks) Alone(ctx context.Context) error {
 	select {
 	case c.closing <- struct{}{}:
@@ -178,11 +180,11 @@ func (c *shardTasks) Alone(ctx context.Context) error {
 	}
 }
 
-// Free ends what Alone began.
+// Free releases the lock of Alone.
 func (c *shardTasks) Free() { <-c.closing }
 
-// leave removes the tasks from the process, after everything that start began has ended. They may come back with other
-// runners.
+// leave removes the tasks from the process. All goroutines that start began must have ended. The tasks may come back
+// later with new runners.
 func (c *shardTasks) leave() {
 	for _, r := range c.Tasks() {
 		r.Leave()
@@ -190,10 +192,11 @@ func (c *shardTasks) leave() {
 	c.dropOthers()
 }
 
-// closeAbandoned closes the open epoch of a task that is no longer in the configuration. Otherwise, without a horizon,
-// new records would be charged for it without end. Its checkpoint says where its releases are or, if that is lost, the
-// line of its opening. The releases give a lower bound of how far the epoch read, even if the log lost its end. If
-// neither says where they are, the charge keeps its end: the horizon, or none.
+// closeAbandoned closes the open epoch of a task that is not in the configuration any more. If such an epoch has no
+// horizon and stays open, new records are charged for it without end. The checkpoint says which output holds the
+// epoch's releases or, if the checkpoint is lost, the ledger's line of the opening does. The releases give a lower
+// bound of how far the epoch read, even if the log lost its end. If the output is unknown, the charge keeps its end:
+// the horizon, or none.
 func (c *shardTasks) closeAbandoned(ctx context.Context, q task.Request) error {
 	t := q.Task()
 	if err := c.Alone(ctx); err != nil {
@@ -231,8 +234,8 @@ func (c *shardTasks) closeAbandoned(ctx context.Context, q task.Request) error {
 	return r.CloseEpoch(ctx, opened, ends, 0, ledger.ReasonRequest)
 }
 
-// finishOthers finishes the closings of tasks that this process does not run, because a command runs only some tasks,
-// or the configuration no longer has them.
+// finishOthers finishes the closings of tasks that this process does not run. A command runs only some tasks, and some
+// tasks may be missing in the configuration.
 func (c *shardTasks) finishOthers(ctx context.Context) error {
 	if c.Ledger.Waits() {
 		return nil

@@ -18,7 +18,7 @@ import (
 	"github.com/streamdp/streamdp/stream/task"
 )
 
-// waitedFor is a context that tells when somebody waits for its end.
+// waitedFor is a context that signals when a goroutine waits for its end.
 type waitedFor struct {
 	context.Context
 	once  sync.Once

@@ -16,7 +16,8 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// openShared prepares a daemon that shares tasks with other instances. Its state directory holds no state of tasks.
+// openShared prepares a daemon that shares tasks with other instances. Then the state directory holds no state of
+// tasks.
 func (d *Daemon) openShared() (err error) {
 	dir := d.process.Cfg.State.Dir
 	if err := (state.OS{}).MkdirAll(filepath.Join(dir, cluster.WitnessDir)); err != nil {

@@ -18,10 +18,10 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// TestSoak runs a daemon at full speed for the time in STREAMDP_SOAK, with epochs that roll over. Memory after a
-// collection, goroutines and descriptors in the last third must equal those in the second third, comparing medians of
-// samples. Response buffers may be in use or not, which accounts for some MB; in half an hour, a leak of less than one
-// byte per record would exceed that.
+// TestSoak runs a daemon at full speed for the time in STREAMDP_SOAK, with epochs that roll over. It samples memory
+// after a collection, goroutines and descriptors. Their medians in the last third of the time must equal those in the
+// second third. Memory may differ by some MB, because response buffers may be in use or not. In half an hour, even a
+// leak of one byte per record would exceed that.
 func TestSoak(t *testing.T) {
 	text := os.Getenv("STREAMDP_SOAK")
 	if text == "" {

@@ -18,8 +18,8 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// TestSpent: ranges begin and end where charges do, costs add where ranges overlap, in the adjacency of the last
-// opening, and a void epoch charges nothing.
+// TestSpent: the ranges in the result begin and end where charges begin and end. Where charges overlap, their costs add
+// up, in the adjacency of the last opening. An epoch that was taken back charges nothing.
 func TestSpent(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

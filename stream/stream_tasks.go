@@ -17,15 +17,15 @@ import (
 type streamTasks struct {
 	c *shardTasks
 	s *config.Stream
-	// searching says that the stream reads every partition of its topic, and that these are not known yet.
+	// searching says that the stream reads every partition of its topic, and that these partitions are not known yet.
 	searching atomic.Bool
 	runners   []*task.Runner // guarded by shardTasks.growing
-	// holds says that tasks are held, see [task.Runner.Hold], except those of partitions added to the topic later, and
-	// those in exempt.
+	// holds says that new tasks are held; see [task.Runner.Hold]. Tasks in exempt, and tasks of partitions added to the
+	// topic later, are not held.
 	holds  atomic.Bool
 	exempt []core.Task
 
-	begin func(func(context.Context) error) // see [shardTasks.start]
+	begin func(func(context.Context) error) // the function given to [shardTasks.start]
 	over  context.Context                   // ends when the tasks should end
 	stop  context.CancelFunc
 	parts sync.WaitGroup // running goroutines
@@ -37,7 +37,7 @@ func newStreamTasks(c *shardTasks, s *config.Stream) *streamTasks {
 	return q
 }
 
-// prepare makes the runners of the known tasks, or only of the given ones; nil: all.
+// prepare makes the runners of the tasks that are known. If only is not nil, it makes only those in it.
 func (q *streamTasks) prepare(only []core.Task) error {
 	q.searching.Store(only == nil && q.s.Input.All() && !q.s.Merge)
 	for _, p := range q.c.partitionsAtStart(q.s, only) {
@@ -77,7 +77,7 @@ func (q *streamTasks) tasks() []*task.Runner {
 	return slices.Clone(q.runners)
 }
 
-// start starts the tasks, and a search for more partitions if necessary.
+// start starts the tasks and, if the stream reads every partition, the search for more of them.
 func (q *streamTasks) start() {
 	q.begin = q.c.run
 	for _, r := range q.tasks() {
@@ -100,8 +100,8 @@ func (q *streamTasks) run(f func(context.Context) error) {
 	})
 }
 
-// end ends the tasks: they commit and publish what they have, as at the end of the process. It returns when none of
-// them runs and, if brokers answer, none of their messages is in flight.
+// end ends the tasks: they commit and publish all closed steps, as at the end of the process. It returns when no task
+// runs and, if brokers answer, no message of theirs is in flight.
 func (q *streamTasks) end() {
 	q.stop()
 	q.parts.Wait()

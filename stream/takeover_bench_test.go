@@ -18,7 +18,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// slowListener accepts connections whose responses are delayed, any number of them at a time.
+// slowListener accepts connections and delays each response. Any number of responses may be delayed at a time.
 type slowListener struct {
 	net.Listener
 	late *atomic.Int64
@@ -75,10 +75,11 @@ func (c *slowConn) send() {
 	}
 }
 
-// BenchmarkTakeover kills the instance that owns a group's only shard, with a task that reads one partition. It reports
-// how many responses of brokers come one after the other until the other instance publishes for the task, starting with
-// what was committed last: the time from the end of the session until the broker has the release, in units of the delay
-// of every response. The delay is 40 ms, so the machine's other work matters little. Epochs do not end meanwhile.
+// BenchmarkTakeover kills the instance that owns a group's only shard, with a task that reads one partition. The other
+// instance takes over from the last commit. The benchmark reports the time from the end of the session until the broker
+// has the other instance's first release, in units of the delay of every response. That is the number of broker
+// responses that must follow each other. The delay is 40 ms, so other work of the machine matters little. No epoch ends
+// meanwhile.
 func BenchmarkTakeover(b *testing.B) {
 	const session, delay = 1500 * time.Millisecond, 40 * time.Millisecond
 	var late atomic.Int64

@@ -16,7 +16,7 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// saying returns the content of a span without times and identifiers.
+// saying returns a span's content as text, without times and identifiers.
 func saying(s tracetest.Span) string {
 	text := fmt.Sprint(s.Name, " ", s.Kind, " ", s.Failed)
 	for _, key := range slices.Sorted(maps.Keys(s.Attributes)) {
@@ -25,9 +25,9 @@ func saying(s tracetest.Span) string {
 	return text
 }
 
-// traced runs a daemon over 450 records, and returns the contents of its spans, in order: those of steps with their
-// parents. The numbers of fetches and of requests to the output depend on timing and sizes, so each kind of fetch
-// appears once, and releases count by step.
+// traced runs a daemon over 450 records, and returns the contents of its spans, sorted; spans of steps include their
+// parents. The numbers of fetches and of requests to the output depend on timing and sizes. So each kind of fetch
+// appears once, and releases are counted by step.
 func traced(t *testing.T, r *streamtest.Rig, c *tracetest.Receiver) (said []string, spans []tracetest.Span) {
 	t.Helper()
 	for n := 0; n < 450; n += 50 { // so that records of other sizes give the same number of responses
@@ -73,8 +73,8 @@ func traced(t *testing.T, r *streamtest.Rig, c *tracetest.Receiver) (said []stri
 	return kept, spans
 }
 
-// TestTraces checks that traces reveal nothing of records. Two runs over records with other values, other lengths and
-// another share of invalid ones, at the same offsets, give the same spans apart from times, and no span has an
+// TestTraces checks that traces reveal nothing about records. Two runs read records at the same offsets, with different
+// values, lengths and shares of invalid records. They give the same spans except for times, and no span has an
 // attribute outside the list. Releases equal those without traces.
 func TestTraces(t *testing.T) {
 	t.Parallel()

@@ -15,9 +15,9 @@ import (
 	"github.com/streamdp/streamdp/stream/recovery"
 )
 
-// TestClockUsers: with steps by the clock, the rule for persons holds however far the task reads ahead. A task that is
-// stopped after every step makes the same bytes as a copy that reads all steps at once. Nothing is read ahead of a due
-// snapshot.
+// TestClockUsers: with steps by the clock, the rule for persons holds no matter how far the task reads ahead. A task
+// that is stopped after every step makes the same bytes as a copy that reads all steps at once. Nothing is read ahead
+// of a due snapshot.
 func TestClockUsers(t *testing.T) {
 	t.Parallel()
 	for name, user := range map[string]string{
@@ -77,7 +77,7 @@ func TestClockUsers(t *testing.T) {
 					t.Errorf("%d snapshots in %v", snapshots, files)
 				}
 			}
-			// Without its files of persons, the one continues where the other, which has them, does.
+			// A task that has lost its files of persons continues at the same offset as the copy that has them.
 			for _, name := range r.HasUsers() {
 				fixtures.Must(t, os.Remove(name))
 			}

@@ -9,7 +9,7 @@ import (
 // and [cluster.Runner].
 type served struct{ *Daemon }
 
-// Waiting says why tasks may be missing.
+// Waiting returns the reasons why tasks may be missing, in words.
 func (d served) Waiting() (missing []string) {
 	if d.searching() {
 		missing = append(missing, "the partitions of an input topic are not known yet")
@@ -70,7 +70,7 @@ func (d served) Patterns() (all []httpapi.PatternStatus) {
 	return all
 }
 
-// OpenShard makes the tasks of a shard that the instance has acquired.
+// OpenShard makes the tasks of a shard that this instance has acquired.
 func (d served) OpenShard(shard int, files *cluster.Shard) (cluster.Tasks, error) {
 	c := newShardTasks(&d.process, files, "")
 	c.mine = func(topic string, partition int) bool { return d.process.Cfg.Cluster.Shard(topic, partition) == shard }

@@ -14,7 +14,7 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-// autoRegression finds the bounds of a regression of amount from 1500 offsets.
+// autoRegression is a regression of amount that finds its bounds from 1500 offsets.
 func autoRegression(table string, replace ...string) string {
 	return fixtures.With(
 		fixtures.With(autoStream("buffer"), "step = 100\n", "", "epsilon = 8.0", "epsilon = 40.0",
@@ -32,7 +32,7 @@ var autoRegressions = map[string]string{
 			"model = { loss = \"linear\", target = \"amount\" }\n"),
 }
 
-// warmRegression is what tests read from a release of a regression whose bounds are found.
+// warmRegression holds the parts of a regression's release that tests read. A warm-up has found the bounds.
 type warmRegression struct {
 	fixtures.Release
 	Warmup []struct{ Stage, Verdict, Reason string }
@@ -40,7 +40,8 @@ type warmRegression struct {
 }
 
 // TestWarmupRegression: a daemon that is killed again and again, in the warm-up and after it, publishes the same bytes.
-// The warm-up's release comes first, and later ones repeat what it found. All conform to the published schema.
+// The warm-up's release comes first, and later releases repeat the bounds that it found. All conform to the published
+// schema.
 func TestWarmupRegression(t *testing.T) {
 	t.Parallel()
 	for name, text := range autoRegressions {
@@ -87,7 +88,7 @@ func TestWarmupRegression(t *testing.T) {
 				}
 				stages := 5
 				if name == "adam" {
-					stages = 4 // there are no bounds of rows
+					stages = 4 // no stage finds bounds of rows
 				}
 				if (step == 1) != (len(x.Warmup) == stages) || (step == 1) != (x.Bounds == nil) ||
 					(step == 1) != (len(x.Values) == 0) {

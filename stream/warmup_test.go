@@ -16,7 +16,7 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// autoStream finds all bounds from 1500 offsets; with ε = 8 half of them suffice.
+// autoStream is a stream that finds all bounds from 1500 offsets. With ε = 8 half of them suffice.
 func autoStream(mode string) string {
 	return fixtures.With(fixtures.OrdersStream, "centre = [40.0, 3.0, 1.2]", `centre = "auto"`,
 		"scale  = [80.0, 5.0, 2.0]", `scale = "auto"`,
@@ -26,7 +26,7 @@ func autoStream(mode string) string {
 			map[string]int{"buffer": 1500, "split": 3000}[mode], mode))
 }
 
-// warm is what tests read from a release of a stream whose bounds are found.
+// warm holds the parts of a release that tests read. A warm-up has found the stream's bounds.
 type warm struct {
 	fixtures.Release
 	Centre []any
@@ -41,9 +41,9 @@ type warm struct {
 	}
 }
 
-// TestWarmup: the warm-up's releases come first, in one step or in five, and later ones repeat what they found and give
-// original units. All conform to the published schema. A daemon that is killed again and again publishes the same
-// bytes.
+// TestWarmup: the warm-up's releases come first, in one step or in five. Later releases repeat the bounds that were
+// found, and give values in original units. All conform to the published schema. A daemon that is killed again and
+// again publishes the same bytes.
 func TestWarmup(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"buffer", "split"} {
@@ -113,8 +113,8 @@ func TestWarmup(t *testing.T) {
 	}
 }
 
-// TestWarmupFails: a warm-up without enough valid records ends the epoch, which is charged for its offsets only, also
-// if epochs roll over. Its release says how many records it needed. A restart changes nothing.
+// TestWarmupFails: if a warm-up has too few valid records, the epoch ends, also if epochs roll over, and is charged
+// only for its offsets. The warm-up's release says how many records it needed. A restart changes nothing.
 func TestWarmupFails(t *testing.T) {
 	t.Parallel()
 	for mode, text := range map[string]string{

@@ -1,6 +1,6 @@
-// Package boundary decides where steps by the clock end. A sampler asks the logs for their ends at each multiple of a
-// task's period. The ends that count are records with a MAC in the boundary topic. They are written before any noise of
-// their step is drawn, so a release stays a function of logs.
+// Package boundary decides where steps by the clock end. A sampler asks the brokers for the ends of the logs at each
+// multiple of a task's period. The ends that are used become records with a MAC in the boundary topic. They are written
+// before any noise of their step is drawn, so a release stays a function of logs.
 package boundary
 
 import (
@@ -27,36 +27,37 @@ import (
 // Boundary says where a step by the clock ends.
 type Boundary struct {
 	Step uint64
-	Ends []int64 // after its records, by partition
-	At   int64   // offset in the boundary topic
+	Ends []int64 // offsets after the step's records, by partition
+	At   int64   // offset of the boundary's record in the boundary topic
 }
 
-// Boundaries are the ends of an epoch's steps by the clock. Each multiple of the period decides one more: the
-// partitions' last stable offsets, but none below the last boundary. It is written to the boundary topic, and read back
-// before it is used. If copies of a state directory write several boundaries for one step, the first in the topic
-// counts for all of them. So a boundary is durable before any noise of its step, and no step has two.
+// Boundaries are the ends of an epoch's steps by the clock. At each multiple of the period one more boundary is made.
+// It holds the last stable offset of each partition, but none below the last boundary. It is written to the boundary
+// topic, and read back before it is used. If copies of a state directory write several boundaries for one step, all
+// copies use the first one in the topic. So a boundary is durable before any noise of its step, and no step has two
+// boundaries.
 //
 // Privacy: a boundary is a function of public values: the daemon's clock and the number of offsets of each partition.
-// It does not depend on the content of a record, on the timestamps that producers or brokers set, or on the task's
-// progress: neither on its lag nor on when the last epoch's work ended; see Sampler. So neighbouring streams, which
-// differ in the content of one record, have the same boundaries, and no record moves to another step. One effect
-// remains: work on a record may delay this clock for a moment, as it may delay a release.
+// It does not depend on the content of a record or on the timestamps that producers or brokers set. Nor does it depend
+// on the task's progress, that is, its lag and the time at which the work of the last epoch ended; see Sampler. So
+// neighbouring streams, which differ in the content of one record, have the same boundaries, and no record moves to
+// another step. One effect remains: work on a record may delay the sampling for a moment, as it may delay a release.
 //
-// A wrong clock moves only future boundaries. Boundaries of a time when nothing ran are not made up for.
+// A wrong clock moves only future boundaries. No boundaries are made later for a time in which the daemon did not run.
 //
-// A record of the topic has the key STREAM/PARTITION/EPOCH, the value {"step":t,"ends":[…]}, and in a header a MAC
-// under a key that is derived from the master key, the epoch and its nonce. Records without a valid MAC are ignored.
+// A record of the topic has the key STREAM/PARTITION/EPOCH, the value {"step":t,"ends":[…]}, and a header with a MAC.
+// The key of the MAC is derived from the master key, the epoch and its nonce. Records without a valid MAC are ignored.
 // Boundaries is safe for concurrent use.
 type Boundaries struct {
 	*failure.Retrier
 	log     signedlog.Log
 	name    []byte // the records' key
 	Sources []core.Source
-	Most    int64                       // the most offsets by which a partition advances in a step
+	Most    int64                       // the largest number of offsets of a partition in a step
 	Horizon uint64                      // last step; 0: none
 	Stamp   func() time.Time            // returns the timestamp of a new record
-	Same    func(context.Context) error // halts if the topic is not the one of the epoch's opening
-	Sampler *Sampler                    // nil if this process decides no boundaries
+	Same    func(context.Context) error // halts if the boundary topic is not the one at the epoch's opening
+	Sampler *Sampler                    // source of samples; nil if this process makes no boundaries
 
 	reading sync.Mutex // held while the topic is read
 	next    int64      // the next offset of the topic to read
@@ -65,8 +66,8 @@ type Boundaries struct {
 
 	mu    sync.Mutex
 	Last  Boundary         // the newest boundary
-	queue []Boundary       // the boundaries of the next steps, without a gap; not necessarily all known ones
-	Kept  Boundary         // the newest boundary put into queue; at first, where the epoch begins
+	queue []Boundary       // the boundaries of the next steps, without a gap; maybe not all known ones
+	Kept  Boundary         // the newest boundary put into queue; at first, the epoch's beginning
 	came  notify.Broadcast // guarded by mu; sent with each new boundary
 }
 
@@ -95,15 +96,15 @@ func New(r *failure.Retrier, client *kafka.Client, master *[32]byte, topic strin
 // Topic returns the name of the boundary topic.
 func (b *Boundaries) Topic() string { return b.log.Topic }
 
-// Begin reads the topic from the checkpoint's boundary on. It halts unless that boundary is there. Before the first
-// boundary, it reads from the offset that the ledger recorded in opened, if any.
+// Begin reads the topic from the checkpoint's boundary on, and halts if that boundary is missing. If the checkpoint has
+// no boundary yet, Begin reads from the offset that the ledger recorded in opened, if any.
 func (b *Boundaries) Begin(ctx context.Context, opened *ledger.EntryBoundaries) error {
 	from := b.Last
 	b.next = from.At + 1
 	if from.Step == 0 && opened != nil {
 		b.next = opened.First
 	} else if from.At < 0 {
-		// It is unknown where the epoch's first boundary is.
+		// The offset of the epoch's first boundary is unknown.
 		err := b.Do(ctx, "boundary topic", func() (err error) {
 			b.next, err = b.log.Client.Start(ctx, b.log.Topic, 0)
 			return err
@@ -188,7 +189,7 @@ func (b *Boundaries) read(ctx context.Context) error {
 	})
 }
 
-// take handles the next record of the epoch in the topic.
+// take handles the epoch's next boundary in the topic.
 func (b *Boundaries) take(x Boundary) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -214,7 +215,7 @@ func (b *Boundaries) Newest(ctx context.Context) (step uint64, err error) {
 	return b.Last.Step, err
 }
 
-// Of waits for the boundary of a step, for which Done was not called.
+// Of waits for the boundary of a step. Done must not have been called for that step.
 func (b *Boundaries) Of(ctx context.Context, step uint64) (Boundary, error) {
 	for {
 		x, known, came, err := b.Known(ctx, step)
@@ -229,8 +230,8 @@ func (b *Boundaries) Of(ctx context.Context, step uint64) (Boundary, error) {
 	}
 }
 
-// Known returns the boundary of a step, for which Done was not called, if it is known. Otherwise came is closed when
-// there is a new boundary.
+// Known returns the boundary of a step if it is known. Otherwise it returns a channel that is closed when there is a
+// new boundary. Done must not have been called for that step.
 func (b *Boundaries) Known(ctx context.Context, step uint64) (x Boundary, known bool, came <-chan struct{}, err error) {
 	if err := b.refill(ctx, step); err != nil {
 		return x, false, nil, err
@@ -243,10 +244,9 @@ func (b *Boundaries) Known(ctx context.Context, step uint64) (x Boundary, known 
 	return x, false, b.came.Next(), nil
 }
 
-// refill reads boundaries again that did not fit into memory, if a step needs them. Nearly all earlier ones are done,
-// except a few that leaves ahead of others have taken. A slow broker delays the leaves that need these boundaries, but
-// must not delay decisions: whether boundaries are read again depends on the task's progress, and decisions must not
-// depend on it.
+// refill reads boundaries again that did not fit into memory, if a step needs them. A slow broker may delay the leaves
+// that need these boundaries. It must not delay decide: reading again depends on the task's progress, and new
+// boundaries must not depend on that.
 func (b *Boundaries) refill(ctx context.Context, step uint64) error {
 	state := func() (kept Boundary, last uint64, queued int) {
 		b.mu.Lock()
@@ -260,7 +260,7 @@ func (b *Boundaries) refill(ctx context.Context, step uint64) error {
 	defer b.refilling.Unlock()
 	kept, last, queued := state()
 	if kept.Step >= step {
-		return nil // another leaf needed it too
+		return nil // another leaf has already read it again
 	}
 	var more []Boundary
 	err := b.scan(ctx, kept.At+1, func(rec *kafka.Record) error {
@@ -283,7 +283,7 @@ func (b *Boundaries) refill(ctx context.Context, step uint64) error {
 	return err
 }
 
-// Done drops the boundaries up to a step.
+// Done drops the boundaries of all steps up to the given one.
 func (b *Boundaries) Done(step uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -294,8 +294,8 @@ func (b *Boundaries) Done(step uint64) {
 	b.queue = b.queue[n:]
 }
 
-// Run makes boundaries from the sampler's samples, one after the other, until the context ends or the last step has
-// one.
+// Run makes boundaries from the sampler's samples, one after the other, until the context ends or the last step has a
+// boundary.
 func (b *Boundaries) Run(ctx context.Context) error {
 	b.Sampler.begin(b.Sources)
 	defer b.Sampler.pause()
@@ -320,11 +320,11 @@ func (b *Boundaries) Run(ctx context.Context) error {
 	}
 }
 
-// decide makes sure that the topic holds a boundary of a step. If another copy has written one, decide uses it, so two
-// copies with different clocks make no more boundaries than one.
+// decide makes sure that the topic holds a boundary of a step. If another copy of the state has written one, decide
+// uses it. So two copies with different clocks make no more boundaries than one.
 func (b *Boundaries) decide(ctx context.Context, step uint64, x endOffsets) error {
 	if step == 1 {
-		// No record of the topic proves yet that it is the topic of the epoch's opening.
+		// No record proves yet that the topic is the same as at the epoch's opening.
 		if err := b.Same(ctx); err != nil {
 			return err
 		}
@@ -354,7 +354,7 @@ func (b *Boundaries) decide(ctx context.Context, step uint64, x endOffsets) erro
 }
 
 // StampOf returns the timestamp of a boundary record, which the topic's retention uses: the last multiple of the
-// period. A finer timestamp would reveal when the partitions had answered.
+// period. A more precise timestamp would reveal when the brokers had answered.
 func StampOf(now time.Time, period time.Duration) time.Time {
 	if at := now.Truncate(period); at.UnixMilli() > 0 {
 		return at
@@ -362,8 +362,8 @@ func StampOf(now time.Time, period time.Duration) time.Time {
 	return time.UnixMilli(1)
 }
 
-// Written returns a function that reads boundaries from the topic for repeated steps, or nil if steps are not by the
-// clock. The function halts if a boundary is missing.
+// Written returns a function that reads from the topic the boundary of a step that is repeated. It returns nil if steps
+// are not by the clock. The function halts if a boundary is missing.
 func (b *Boundaries) Written() func(context.Context, uint64) (Boundary, error) {
 	if b == nil {
 		return nil

@@ -32,8 +32,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// TestClockSteps: steps end by the clock and hold what the partition has then, possibly nothing. A restart continues
-// with the recorded boundaries, and verify finds the same bytes.
+// TestClockSteps: steps end by the clock and hold the records that the partition has then, possibly none. A restart
+// continues with the recorded boundaries, and verify computes the same bytes.
 func TestClockSteps(t *testing.T) {
 	t.Parallel()
 	r := streamtest.ClockRig(t, fixtures.ClockStream, 1)
@@ -203,8 +203,8 @@ func TestClockLeaderGone(t *testing.T) {
 	}
 }
 
-// TestClockMerged: a merged step takes what each partition has, so a quiet partition does not delay the others.
-// step_max limits a step, and the rest comes later.
+// TestClockMerged: a merged step takes the records that each partition has, so a quiet partition does not delay the
+// others. step_max limits a step; further records are in later steps.
 func TestClockMerged(t *testing.T) {
 	t.Parallel()
 	r := streamtest.ClockRig(t,
@@ -286,7 +286,7 @@ func TestClockRecovery(t *testing.T) {
 			more(x, 3)
 			x.End()
 			want := r.OutputOf("orders.dp")
-			// The copy's clock stands still, and the copy repeats what was published.
+			// The copy's clock stands still, and the copy repeats the published releases.
 			x = old.Start(h.On)
 			x.Published(step)
 			more(x, 1)
@@ -366,8 +366,8 @@ func TestClockCopies(t *testing.T) {
 	}
 }
 
-// TestClockFirstCounts: of several boundaries of a step, the first counts, no matter which copy wrote it. A record
-// without a MAC is ignored.
+// TestClockFirstCounts: if a step has several boundaries in the topic, all copies use the first, no matter which copy
+// wrote it. A record without a MAC is ignored.
 func TestClockFirstCounts(t *testing.T) {
 	t.Parallel()
 	r := streamtest.ClockRig(t, fixtures.ClockStream, 1)
@@ -400,17 +400,17 @@ func TestClockFirstCounts(t *testing.T) {
 		fixtures.ParseClock(t, out["orders/0/1/2"]); one.Rows != 60 || two.Rows != 40 {
 		t.Errorf("steps of %d and %d rows, want 60 and 40", one.Rows, two.Rows)
 	}
-	// A boundary that cannot follow halts the task, and so does a topic that lost boundaries that were read.
+	// The task halts if a boundary cannot follow the one before, and if the topic has lost boundaries that were read.
 	put(3, 40, nil)
 	x = r.Start(h.On)
 	x.Halts(failure.BoundaryTopic, "holds the boundary of step 3 after that of step 2")
 	x.EndHalted()
 }
 
-// TestClockTopic: the task halts if the boundary topic is unfit, is a different one, or has lost boundaries, because
-// boundaries cannot be decided twice.
+// TestClockTopic: the task halts if the boundary topic is unsuitable, is a different one, or has lost boundaries,
+// because a step must not get a second boundary.
 //
-// These brokers have no topic ids, so only the records can show it; see TestClockTopicMadeAgain.
+// These brokers have no topic ids, so only the records can show such a change; see TestClockTopicMadeAgain.
 func TestClockTopic(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewOldRig(t, fixtures.ClockStream)
@@ -442,8 +442,8 @@ func TestClockTopic(t *testing.T) {
 	x = r.Start(h.On)
 	x.Halts(failure.Configuration, `are in topic bounds, not in others: set kafka.boundary_topic = "bounds"`)
 	x.EndHalted()
-	// The topic is created again with the first boundary alone, and an old copy starts. The output holds step 2, whose
-	// boundary the copy must not decide again.
+	// The topic is created again with only the first boundary, and an old copy starts. The output holds step 2. The
+	// copy must not make another boundary for step 2.
 	records := recordsOf(r, "bounds")
 	kafkatest.DeleteTopic(t, r.Broker.Addrs(), "bounds")
 	fixtures.Must(t, fixtures.Dial(t, r.Addr).CreateTopic(t.Context(), "bounds", 1, nil))
@@ -451,7 +451,7 @@ func TestClockTopic(t *testing.T) {
 	x = r.Start(h.On)
 	x.Halts(failure.BoundaryTopic, "boundary topic bounds cannot be read")
 	x.EndHalted()
-	// The same holds for a topic that others have filled since.
+	// The same holds if others have filled the new topic since.
 	foreign := []kafka.Message{{Key: records[0].Key, Value: records[0].Value, Time: records[0].Time},
 		records[0], records[1]}
 	_, err := fixtures.Dial(t, r.Addr).Produce(t.Context(), "bounds", 0, foreign)
@@ -472,7 +472,7 @@ func TestClockTopic(t *testing.T) {
 	}
 }
 
-// recordsOf returns the records of a topic, for sending them again.
+// recordsOf returns the records of a topic as messages that can be sent again.
 func recordsOf(r *streamtest.Rig, topic string) (all []kafka.Message) {
 	r.T.Helper()
 	fixtures.Must(r.T, r.Client.ReadBack(r.T.Context(), topic, 0, 0, func(rec *kafka.Record) error {

@@ -13,14 +13,14 @@ import (
 	"github.com/streamdp/streamdp/stream/failure"
 )
 
-// endOffsets is a sample, taken at a multiple of a task's period: the partitions' last stable offsets, by number,
-// without the partitions that did not answer.
+// endOffsets is a sample taken at a multiple of a task's period: the last stable offset of each partition, by number.
+// Partitions whose broker did not answer are missing.
 type endOffsets map[int]int64
 
 // Sampler samples the ends of a task's partitions at each multiple of its period. It runs from the first epoch of the
-// process on, also between the end of one epoch and the opening of the next. The next epoch uses these samples for its
-// first boundaries. So the clock alone decides which records are in its steps. The time at which the work on
-// the last epoch's records ended, which depends on their content, has no influence. It is safe for concurrent use.
+// process on, also between the end of one epoch and the opening of the next. The next epoch uses the samples from that
+// gap for its first boundaries. So the clock alone decides which records are in its steps. The time at which work on
+// the last epoch ended depends on the content of records; it has no influence. It is safe for concurrent use.
 type Sampler struct {
 	*failure.Retrier
 	client   *kafka.Client
@@ -32,7 +32,7 @@ type Sampler struct {
 	mu       sync.Mutex
 	sources  []core.Source
 	deciding bool             // an epoch makes boundaries from samples
-	behind   bool             // the samples are from a time when no epoch did
+	behind   bool             // some samples are from a time when no epoch made boundaries
 	looks    []endOffsets     // samples without a boundary, oldest first
 	err      error            // why sampling has ended
 	changed  notify.Broadcast // guarded by mu
@@ -42,8 +42,8 @@ type Sampler struct {
 // longer.
 const maxLooks = 1024
 
-// A partition's leader has half a period to answer, within these bounds. Without a limit, a silent leader would delay
-// the boundaries of all other partitions.
+// The leader of a partition must answer within half a period, but at least and at most within these times. Without a
+// limit, a silent leader would delay the boundaries of all other partitions.
 const (
 	minPatience = time.Second
 	maxPatience = 5 * time.Second
@@ -62,7 +62,7 @@ func StartSampler(ctx context.Context, r *failure.Retrier, client *kafka.Client,
 	return w
 }
 
-// Stop ends the sampler, and waits for its end. Its samples are discarded.
+// Stop ends the sampler, waits for its end and discards its samples.
 func (w *Sampler) Stop() {
 	w.stop()
 	<-w.stopped
@@ -85,7 +85,8 @@ func (w *Sampler) run(ctx context.Context) {
 			}
 			w.looks = append(w.looks, x)
 		})
-		// If an epoch has no older samples than this one, skip multiples that pass before its boundary is in the topic.
+		// If this is the only sample of an epoch, skip the multiples that pass before the sample's boundary is in the
+		// topic.
 		if err != nil || w.until(ctx, func() bool { return !w.deciding || w.behind || len(w.looks) == 0 }) != nil {
 			return
 		}
@@ -105,12 +106,12 @@ func (w *Sampler) until(ctx context.Context, ok func() bool) error {
 	return w.changed.Until(ctx, &w.mu, ok)
 }
 
-// begin says that an epoch over these sources uses the samples from now on.
+// begin tells the sampler that from now on an epoch over these sources uses the samples.
 func (w *Sampler) begin(sources []core.Source) {
 	w.change(func() { w.sources, w.deciding = sources, true })
 }
 
-// pause says that no epoch uses samples until the next one begins.
+// pause tells the sampler that no epoch uses samples until the next one begins.
 func (w *Sampler) pause() { w.change(func() { w.deciding, w.behind = false, true }) }
 
 // next waits for the oldest sample without a boundary.
@@ -130,14 +131,14 @@ func (w *Sampler) next(ctx context.Context) (x endOffsets, err error) {
 	return x, errors.Join(ended, err)
 }
 
-// decided removes the oldest sample, which needs no boundary any more.
+// decided removes the oldest sample, which has its boundary.
 func (w *Sampler) decided() { w.change(func() { w.looks = w.looks[1:] }) }
 
-// Again puts samples before all others: those of boundaries whose steps an epoch did not close.
+// Again puts back samples, before all others. Their boundaries belong to steps that an epoch did not close.
 func (w *Sampler) Again(looks []endOffsets) { w.change(func() { w.looks = append(looks, w.looks...) }) }
 
-// look asks the leaders of the partitions for their ends. The records of a partition that does not answer wait for a
-// later step.
+// look asks the leader of each partition for the end of its log. If a leader does not answer, the partition's records
+// wait for a later step.
 func (w *Sampler) look(ctx context.Context) (endOffsets, error) {
 	soon, cancel := context.WithTimeout(ctx, w.patience)
 	defer cancel()
@@ -174,8 +175,8 @@ func (w *Sampler) look(ctx context.Context) (endOffsets, error) {
 	return x, nil
 }
 
-// ends returns the boundary that a sample gives after the boundary last: none below it, and none more than Most after
-// it.
+// ends returns the boundary made from the sample x after the boundary last. Each offset is at least that of last, and
+// at most Most above it.
 func (b *Boundaries) ends(x endOffsets, last []int64) []int64 {
 	ends := slices.Clone(last)
 	for i, src := range b.Sources {
@@ -186,7 +187,7 @@ func (b *Boundaries) ends(x endOffsets, last []int64) []int64 {
 	return ends
 }
 
-// precedes reports whether a sample is from before the epoch's first records.
+// precedes reports whether a sample was taken before the epoch's first records.
 func (b *Boundaries) precedes(x endOffsets, last Boundary) bool {
 	if last.Step > 0 {
 		return false
@@ -199,7 +200,7 @@ func (b *Boundaries) precedes(x endOffsets, last Boundary) bool {
 	return false
 }
 
-// Left returns the samples behind the boundaries of steps that the epoch did not close.
+// Left returns the boundaries of steps that the epoch did not close, as samples.
 func (b *Boundaries) Left() (all []endOffsets) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -22,7 +22,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// comes waits for a condition.
+// comes waits until a condition holds.
 func comes(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for late := time.Now().Add(fixtures.Patience); !ok(); time.Sleep(time.Millisecond) {
@@ -32,7 +32,7 @@ func comes(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// rowsOf returns the numbers of records of releases, by identity.
+// rowsOf returns the number of records of each release with one of the given keys.
 func rowsOf(r *streamtest.Rig, keys ...string) (rows []int) {
 	r.T.Helper()
 	out := r.OutputOf("orders.dp")
@@ -43,7 +43,8 @@ func rowsOf(r *streamtest.Rig, keys ...string) (rows []int) {
 }
 
 // TestClockRollsOver: while an epoch cannot end, the clock continues, and the following epochs have a step for each
-// multiple of the period that has passed. So the end of the last step's work does not affect in which step a record is.
+// multiple of the period that has passed. So the time at which the last step's work ends does not affect which step a
+// record is in.
 func TestClockRollsOver(t *testing.T) {
 	t.Parallel()
 	r := streamtest.ClockRig(t,
@@ -74,8 +75,8 @@ func TestClockRollsOver(t *testing.T) {
 	}
 }
 
-// TestClockOpensAgain: an epoch that is opened by request takes over the boundaries of steps that the last one did not
-// close.
+// TestClockOpensAgain: an epoch that is opened by request takes over the boundaries of steps that the last epoch did
+// not close.
 func TestClockOpensAgain(t *testing.T) {
 	t.Parallel()
 	r := streamtest.ClockRig(t, fixtures.ClockStream, 1)

@@ -17,7 +17,7 @@ type Topic struct {
 	Topic  string
 }
 
-// Opened returns where the boundaries of a new epoch will be. If the topic is missing, it makes it.
+// Opened returns where the boundaries of a new epoch will be. It creates the topic if it is missing.
 func (r *Topic) Opened(ctx context.Context) (*ledger.EntryBoundaries, error) {
 	id, err := r.fit(ctx, true)
 	if err != nil {
@@ -31,8 +31,8 @@ func (r *Topic) Opened(ctx context.Context) (*ledger.EntryBoundaries, error) {
 	return to, err
 }
 
-// Same halts if the boundary topic could lose boundaries, or is not the one of an epoch's opening. Ledger lines of
-// older builds do not name that topic.
+// Same halts if the boundary topic could lose boundaries, or is not the one at the epoch's opening. Ledger lines of
+// older builds do not name the topic.
 func (r *Topic) Same(ctx context.Context, opened *ledger.Entry) error {
 	id, err := r.fit(ctx, false)
 	was := opened.Boundaries
@@ -45,8 +45,8 @@ func (r *Topic) Same(ctx context.Context, opened *ledger.Entry) error {
 		was.Topic, opened.Epoch, id, was.TopicID, failure.EpochArgs(opened.Task()))
 }
 
-// fit returns the id of the boundary topic, or "" if the brokers have no ids. If the topic is missing, it makes it or
-// waits for it. It halts if the topic could lose boundaries, or their order.
+// fit returns the id of the boundary topic, or "" if the brokers have no ids. If the topic is missing, fit creates it
+// or waits for it. fit halts if the topic could lose boundaries, or their order.
 func (r *Topic) fit(ctx context.Context, create bool) (id string, err error) {
 	topic := r.Topic
 	err = r.Do(ctx, "boundary topic", func() error {
@@ -80,7 +80,7 @@ func (r *Topic) fit(ctx context.Context, create bool) (id string, err error) {
 	return id, err
 }
 
-// TopicSpec are the settings with which the boundary topic is created, and what it must be like.
+// TopicSpec describes the boundary topic: the settings with which it is created, and the check of an existing one.
 var TopicSpec = kafka.TopicSpec{Partitions: 1, Settings: topicSettings, Looked: SettingNames, Unfit: Unfit}
 
 var topicSettings = map[string]string{"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1",
@@ -89,8 +89,8 @@ var topicSettings = map[string]string{"cleanup.policy": "delete", "retention.ms"
 // SettingNames are the settings of a boundary topic that Unfit and BrokersStamp check.
 var SettingNames = []string{"cleanup.policy", "message.timestamp.type"}
 
-// BrokersStamp reports whether, with these settings of the boundary topic, its records have the time of their
-// appending, to the millisecond, as timestamp. Otherwise they have a multiple of the period.
+// BrokersStamp reports whether these settings of the boundary topic make brokers set the timestamps of records. Then a
+// timestamp is the time of appending, to the millisecond; otherwise it is a multiple of the period.
 func BrokersStamp(settings map[string]string) bool {
 	return settings["message.timestamp.type"] == "LogAppendTime"
 }

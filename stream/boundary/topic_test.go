@@ -34,7 +34,7 @@ func anew(r *streamtest.Rig, topic string) {
 	fixtures.Must(r.T, fixtures.Dial(r.T, r.Addr).CreateTopic(r.T.Context(), topic, 1, ledger.TopicSpec.Settings))
 }
 
-// boundByNothing makes the ledger one of an older build, which does not say where the boundaries are.
+// boundByNothing turns the ledger into one of an older build, which does not name the boundary topic.
 func boundByNothing(r *streamtest.Rig) {
 	r.T.Helper()
 	line, err := os.ReadFile(r.LedgerFile())
@@ -53,9 +53,9 @@ func boundByNothing(r *streamtest.Rig) {
 	fixtures.Must(r.T, os.WriteFile(r.File(state.CheckpointName), cp.Encode(nil), 0o600))
 }
 
-// TestClockRolledBack: the state, the boundary topic and the output go back together to before the first step, so none
-// of them shows that step. The boundary topic is a different one, or has lost its records, and the boundary must not be
-// decided again.
+// TestClockRolledBack sets back the state, the boundary topic and the output together to before the first step, so none
+// of them shows that step. The boundary topic is a different one, or has lost its records. The task must not make the
+// first boundary again.
 func TestClockRolledBack(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -89,7 +89,7 @@ func TestClockRolledBack(t *testing.T) {
 			if out := r.OutputOf("orders.dp"); len(out) != 0 {
 				t.Errorf("%d releases with other boundaries", len(out))
 			}
-			// A new epoch, which is charged, can run.
+			// A new epoch can run; it is charged.
 			fixtures.Must(t, old.Offline(func(ctx context.Context, d *stream.Daemon) error {
 				return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{})
 			}))
@@ -102,8 +102,8 @@ func TestClockRolledBack(t *testing.T) {
 	}
 }
 
-// TestClockTopicMadeAgain: a boundary topic that is created again before the first step, while the daemon runs, is
-// noticed before that step's boundary is decided.
+// TestClockTopicMadeAgain creates the boundary topic again before the first step, while the daemon runs. The task
+// notices this before it makes that step's boundary.
 func TestClockTopicMadeAgain(t *testing.T) {
 	t.Parallel()
 	r := streamtest.ClockRig(t, fixtures.ClockStream, 1)

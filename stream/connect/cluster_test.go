@@ -93,7 +93,7 @@ password_file = %q
 	}
 }
 
-// TestWrongPassword: a daemon that the cluster refuses waits, and says why.
+// TestWrongPassword: if the cluster refuses the daemon's password, the daemon waits, and says why.
 func TestWrongPassword(t *testing.T) {
 	t.Parallel()
 	b, err := embedded.Start(embedded.Options{Topics: []string{"orders"}, Extra: []kfake.Opt{

@@ -1,5 +1,5 @@
-// Package connect makes the connections of a configuration: to brokers, schema registry and trace collector, with
-// credentials and rotating certificates. It also lists the permissions that the configured user lacks.
+// Package connect makes the connections that a configuration describes: to brokers, schema registry and trace
+// collector, with credentials and rotating certificates. It also lists the permissions that the configured user lacks.
 package connect
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-// InsecureKey returns the master key of an insecure seed.
+// InsecureKey returns the master key that belongs to the seed of an insecure demonstration.
 func InsecureKey(seed uint64) *[32]byte {
 	key := sha256.Sum256(binary.BigEndian.AppendUint64([]byte("streamdp insecure key "), seed))
 	return &key
@@ -34,8 +34,8 @@ func InstanceName(c *config.Config) string {
 	return cmp.Or(c.Cluster.Instance, host)
 }
 
-// InitialFile reads the parameters that a stream's first epoch begins with. It returns nil if they are the mechanism's
-// own.
+// InitialFile reads the parameters that a stream's first epoch begins with. It returns nil if the mechanism uses its
+// default.
 func InitialFile(s *config.Stream) ([]float64, error) {
 	learning := core.LearningOf(s)
 	if learning == nil || learning.File == "" {
@@ -106,8 +106,8 @@ func NewTracer(c *config.Config, version string, sent func(sent, dropped int, er
 	return trace.New(o), files, nil
 }
 
-// CheckTrace reads the files of [trace], as a daemon does at start. With connect it also sends a request without spans,
-// and returns as refused why the collector does not accept it.
+// CheckTrace reads the files of [trace], as a daemon does at start. If connect is true, it also sends a request without
+// spans. If the collector does not accept that, refused says why.
 //
 // Errors: ErrCredentials.
 func CheckTrace(ctx context.Context, c *config.Config, connect bool) (refused, err error) {
@@ -145,7 +145,7 @@ func (c *Certificates) Show(expiry func(table string, until time.Time)) {
 	}
 }
 
-// Watch loads replaced certificates until the context ends. Existing connections keep theirs.
+// Watch loads replaced certificates until the context ends. Existing connections keep their certificates.
 func (c *Certificates) Watch(ctx context.Context, log *slog.Logger, expiry func(table string, until time.Time)) {
 	if len(c.files) == 0 {
 		return

@@ -30,8 +30,8 @@ func Cluster(c *config.Config) (kafka.Options, error) {
 	return o, err
 }
 
-// KafkaOptions does what Cluster does, and also returns the files of [kafka.tls], or nil if there are none, for callers
-// that run long enough to see them replaced.
+// KafkaOptions is like Cluster, and also returns the files of [kafka.tls], or nil if there are none. Use it in a
+// process that runs long enough for certificates to be replaced.
 func KafkaOptions(c *config.Config) (o kafka.Options, files *credentials.Rotation, err error) {
 	o = kafka.Options{Brokers: c.Kafka.Brokers, ClientID: c.Kafka.ClientID}
 	if t := c.Kafka.TLS; t != nil {
@@ -48,7 +48,8 @@ func KafkaOptions(c *config.Config) (o kafka.Options, files *credentials.Rotatio
 	return o, files, nil
 }
 
-// saslOf returns the credentials of [kafka.sasl]. It fails if a file cannot be used, even one that is read again later.
+// saslOf returns the credentials of [kafka.sasl]. It fails if a file cannot be used now, even if the file is read again
+// later.
 func saslOf(s *config.SASL, groupReadable bool) (kafka.SASL, error) {
 	o := kafka.SASL{Mechanism: s.Mechanism, Username: s.Username}
 	if s.PasswordFile != "" {
@@ -111,8 +112,8 @@ type Right = kgroup.Resource
 // ErrSilent says that the brokers do not tell what a user may do.
 var ErrSilent = kgroup.ErrSilent
 
-// Rights returns the permissions that a daemon of a configuration needs, each resource once. docs/operations.md has the
-// table.
+// Rights returns the permissions that a daemon with this configuration needs, each resource once. docs/operations.md
+// has the table.
 func Rights(c *config.Config) (needs []Right) {
 	need := func(kind, name string, operations ...string) {
 		if name == "" {
@@ -152,7 +153,7 @@ func Rights(c *config.Config) (needs []Right) {
 	return needs
 }
 
-// MissingRights returns those of needs that this user lacks. It does not change the cluster.
+// MissingRights returns those permissions in needs that the configured user lacks. It does not change the cluster.
 //
 // Errors: ErrSilent, or an error if the cluster cannot be reached.
 func MissingRights(ctx context.Context, o kafka.Options, needs []Right) ([]Right, error) {

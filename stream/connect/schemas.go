@@ -19,7 +19,7 @@ import (
 // Schemas finds the schemas of the records of a configuration's streams. It is safe for concurrent use.
 type Schemas struct {
 	client *registry.Client      // nil: the configuration has no [registry]
-	Files  *credentials.Rotation // of the registry's TLS; nil: none
+	Files  *credentials.Rotation // TLS files for the registry; nil: none
 
 	mu     sync.Mutex
 	warned map[SchemaAt]bool
@@ -80,8 +80,8 @@ func (x *Schemas) Subjects(s *config.Stream) *registry.Subjects {
 	return x.client.Subjects(s.Input.SchemaSubjects())
 }
 
-// Format returns the format of a stream's records, with their schema or a lookup of schemas. Schemas in the registry
-// are known after [Schemas.Look].
+// Format returns the format of a stream's records. It includes their schema, or a lookup of schemas in the registry,
+// which knows them after [Schemas.Look].
 //
 // Errors: those of the schema in input.schema_file.
 func (x *Schemas) Format(s *config.Stream) (codec.Format, error) {
@@ -101,7 +101,7 @@ func (x *Schemas) Format(s *config.Stream) (codec.Format, error) {
 	return f, err
 }
 
-// schemaOf parses the schema of all records of a stream with plain framing.
+// schemaOf parses the schema in input.schema_file. A stream with plain framing has one schema for all records.
 func schemaOf(in *config.Input) (*schema.Schema, error) {
 	found, err := schema.Parse(in.Codec, in.SchemaText, nil)
 	if err != nil {
@@ -133,13 +133,13 @@ type SchemaStatus struct {
 	Subject string `json:"subject"`
 	Version int    `json:"version"`
 	ID      int32  `json:"id"`
-	// Faults say why records of this schema give no rows; empty if they can.
+	// Faults say why records of this schema give no rows. It is empty if they give rows.
 	Faults []string `json:"faults,omitempty"`
 
 	Latest bool `json:"-"`
 }
 
-// Compare compares a stream's columns with all versions read of its subjects.
+// Compare compares a stream's columns with all versions of its subjects that were read.
 func (x *Schemas) Compare(s *config.Stream) (all []SchemaStatus, err error) {
 	looked := x.Subjects(s)
 	if looked == nil {
@@ -165,7 +165,7 @@ func schemaFaults(f codec.Format, v *registry.Version) (faults []string) {
 	return mismatches(f, v.Schema)
 }
 
-// mismatches returns which columns records of a schema do not give.
+// mismatches returns one fault for each column that records of a schema do not give.
 func mismatches(f codec.Format, of *schema.Schema) (faults []string) {
 	found, err := f.Compare(of)
 	if err != nil {
@@ -186,7 +186,7 @@ func (x *Schemas) First(at SchemaAt) bool {
 	return !was
 }
 
-// Reached shows whether the last query of the registry succeeded, and logs a change.
+// Reached calls show with the outcome of the last query of the registry, and logs a change.
 func (x *Schemas) Reached(log *slog.Logger, show func(on float64), err error) {
 	x.mu.Lock()
 	failed := err != nil && !errors.Is(err, registry.ErrNotThere)
@@ -208,11 +208,11 @@ func (x *Schemas) Reached(log *slog.Logger, show func(on float64), err error) {
 	}
 }
 
-// CheckSchemas compares the columns of all streams with the schemas of their records. With plain framing these are in
-// input.schema_file; with connect, they are all versions in the registry.
+// CheckSchemas compares the columns of all streams with the schemas of their records. With plain framing, the schema is
+// in input.schema_file. If connect is true, CheckSchemas also compares all versions in the registry.
 //
-// Errors: what a stream's newest or only schema lacks, or why the registry cannot be queried. Warnings: faults of older
-// versions, and missing subjects.
+// The error says what a stream's newest or only schema lacks, or why the registry cannot be queried. The warnings name
+// faults of older versions, and missing subjects.
 func CheckSchemas(ctx context.Context, c *config.Config, connect bool) (warnings []string, err error) {
 	x, err := OpenSchemas(c)
 	if err != nil {
@@ -242,7 +242,7 @@ func CheckSchemas(ctx context.Context, c *config.Config, connect bool) (warnings
 	return warnings, errors.Join(faults...)
 }
 
-// ofStream adds the stream's name to an error, and to each of joined errors.
+// ofStream adds the stream's name to an error. If the error joins several, it adds the name to each.
 func ofStream(s *config.Stream, err error) error {
 	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {

@@ -10,8 +10,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/rival"
 )
 
-// BenchmarkEncode encodes a release with mean, second moment, covariance and their errors. It compares this with
-// copying the bytes, and with printing the numbers by strconv into one buffer.
+// BenchmarkEncode encodes a release with mean, second moment, covariance and their standard errors. It compares this
+// with a copy of the bytes, and with a loop that only prints the numbers by strconv into one buffer.
 func BenchmarkEncode(b *testing.B) {
 	for _, form := range []string{"json", "base64"} {
 		for _, d := range []int{3, 100} {

@@ -9,9 +9,10 @@ import (
 // if steps are by the clock (any size), or if the end may lie beyond the largest offset. For example, with h = 10 steps
 // of 100 slots from base 5 it returns 1005.
 //
-// For a large h, Range(h) may overflow 64 bits and return a small number; an epoch charged only up to there would run
-// on uncharged. So overflow is first excluded by h times the longest step. The longest step is among the first two and
-// the last two. Its length is right even if Range overflows, because it is a difference.
+// For a large h, Range(h) may overflow 64 bits and return a small number. An epoch charged only up to that offset would
+// continue uncharged. ChargedTo therefore first checks that h times the longest step does not overflow. The longest
+// step is among the first two and the last two. Its length is right even if Range overflows, because it is a difference
+// of two results.
 func ChargedTo(mech *Mechanism, h uint64, base int64) int64 {
 	if h == 0 || mech.clocked {
 		return -1
@@ -35,10 +36,10 @@ func ChargedTo(mech *Mechanism, h uint64, base int64) int64 {
 	return base + int64(last)
 }
 
-// EndsAtLeast returns a lower bound of the offset at which step t ends in one of an epoch's partitions, which the epoch
-// reads from base on. It returns −1 if that is beyond the largest offset. The bound is exact if the slots of steps do
-// not depend on releases. Otherwise it counts one slot per step, or none if steps are by the clock. EndsAtLeast is safe
-// for concurrent use.
+// EndsAtLeast returns a lower bound of the offset at which step t ends in one partition of an epoch. The epoch reads
+// that partition from offset base on. EndsAtLeast returns −1 if the bound exceeds the largest offset. The bound is
+// exact if the slots of steps do not depend on releases. Otherwise it counts one slot per step, or none if steps are by
+// the clock. EndsAtLeast is safe for concurrent use.
 func EndsAtLeast(mech *Mechanism, t uint64, partitions int, base int64) int64 {
 	if mech.clocked {
 		return base

@@ -1,10 +1,10 @@
 // Package core makes the releases of an epoch out of rows.
 //
-// It keeps the release invariant: its output is a function of the keys, the manifest and the records, and of nothing
-// else. So the package has no clock, I/O, goroutine or randomness; a test checks its imports. An epoch begins with
-// [New] or [Core.Resume]. Then [Core.Add] takes the records of a step one by one, and [Core.Close] returns the messages
-// of the step's release. The package contains the mechanisms, the manifest and the encoding of releases. Other packages
-// below stream fetch records, publish releases and keep the state.
+// It keeps the release invariant: its output depends on nothing but the keys, the manifest and the records. So the
+// package uses no clock, I/O, goroutine or randomness; a test checks its imports. An epoch begins with [New] or
+// [Core.Resume]. Then [Core.Add] takes the records of a step one by one, and [Core.Close] returns the messages of the
+// step's release. The package contains the mechanisms, the manifest and the encoding of releases. Other packages below
+// stream fetch records, publish releases and keep the state.
 package core
 
 import (
@@ -16,20 +16,19 @@ import (
 	"github.com/streamdp/streamdp/internal/persons"
 )
 
-// Core makes the releases of one epoch. They are a function of the keys, the manifest and the records, and of nothing
-// else. If a process stops and another resumes from a checkpoint, the remaining releases have the same bytes as without
-// the stop.
+// Core makes the releases of one epoch. They depend on nothing but the keys, the manifest and the records. If a process
+// stops and another resumes from a checkpoint, the remaining releases have the same bytes as without the stop.
 type Core struct {
 	mech       *Mechanism
 	keys       *dp.Epoch
 	encoder    *encoder
 	base       int64 // first offset of the epoch
 	step       uint64
-	transcript dp.Transcript  // after step
+	transcript dp.Transcript  // transcript after the last closed step
 	first, end int64          // offsets of the open step; its end is unknown if steps are by the clock
 	at         []int64        // if steps are by the clock: where the open step begins, by partition; else nil
 	records    uint64         // records of the open step, valid or not
-	verdict    string         // of the last release that had a verdict
+	verdict    string         // verdict of the last release that had one
 	persons    []*persons.Map // one per partition; nil: the stream protects records
 
 	scaling

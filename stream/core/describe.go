@@ -7,7 +7,7 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// Description is what is known of a stream before it has data: its guarantee, its noise and the memory it needs.
+// Description is what can be said about a stream before it has data: its guarantee, its noise and the memory it needs.
 type Description struct {
 	Stream    string          `json:"stream"`
 	Mechanism json.RawMessage `json:"mechanism"`
@@ -24,7 +24,8 @@ type Description struct {
 	Mu              float64 `json:"mu"`
 	NoiseMultiplier float64 `json:"noise_multiplier"`
 	Clip            float64 `json:"clip"`
-	// Found says that a warm-up finds the clip norm, and that sensitivity and noise here are in units of it.
+	// Found says that a warm-up finds the clip norm. Sensitivity and noise in this Description are then in units of the
+	// clip norm.
 	Found bool `json:"clip_found,omitempty"`
 	// WarmupOffsets is the number of an epoch's offsets in its warm-up.
 	WarmupOffsets int64 `json:"warmup_offsets,omitempty"`
@@ -36,15 +37,15 @@ type Description struct {
 	// Reserved is the division of the budget limit, if a stream of the topic uses sketches. [Description.Divide] sets
 	// it; Describe leaves it nil.
 	Reserved *Reserved `json:"reserved,omitempty"`
-	// Merged says that the stream merges partitions. Partitions is their number, or 0 for all of the topic; then
-	// numbers that depend on it assume config.FewestMerged partitions.
+	// Merged says that the stream merges partitions. Partitions is their number, or 0 for all of the topic. With 0,
+	// numbers that depend on the partitions assume config.FewestMerged of them.
 	Merged     bool `json:"merged,omitempty"`
 	Partitions int  `json:"partitions,omitempty"`
 	// Clock is the period of steps by the clock, else "". StepMax is the largest number of offsets of such a step.
 	Clock   string `json:"clock,omitempty"`
 	StepMax uint64 `json:"step_max,omitempty"`
-	// Lattice holds the steps of the integer lattices, and Noise the standard deviations of one step's independent
-	// noise, both in scaled units, by array.
+	// Lattice holds the spacing of the integer lattice of each array. Noise holds the standard deviation of the
+	// independent noise that one step adds to each array. Both are in scaled units.
 	Lattice []float64          `json:"lattice"`
 	Noise   map[string]float64 `json:"noise_stddev"`
 	// The sizes in bytes of a checkpoint, of the largest release, of its largest message, and of the estimator's
@@ -54,7 +55,7 @@ type Description struct {
 	MessageBytes int64 `json:"message_bytes"`
 	PeakBytes    int64 `json:"peak_bytes"`
 	// Persons is the guarantee for a person with several records or, if the stream protects persons, for several
-	// persons. Person then describes the protected person. Caveats says in words what is not promised.
+	// persons. Person then describes the protected person. Caveats are sentences about what is not promised.
 	Persons []Person           `json:"persons"`
 	Person  *PersonDescription `json:"person,omitempty"`
 	Caveats []string           `json:"caveats"`

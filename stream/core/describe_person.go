@@ -7,7 +7,7 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// PersonDescription is what is known of a stream that protects persons before it has data.
+// PersonDescription is what can be said about a stream that protects persons before it has data.
 type PersonDescription struct {
 	*Protected
 	// Partitions is the number of epochs that one opening of the stream opens: one per partition, or one if they are
@@ -15,18 +15,20 @@ type PersonDescription struct {
 	Partitions int `json:"partitions,omitempty"`
 	// OnePartition says that a person is charged for one of these epochs only; see docs/theory/persons.md, §9.
 	OnePartition bool `json:"one_partition"`
-	// OpeningMu is a person's charge for these epochs together, and OpeningEpsilon its ε at the limit's δ. It is an
-	// epoch's μ times the root of their number, or one epoch's μ with OnePartition or if the topic decides.
+	// OpeningMu is a person's charge for these epochs together, and OpeningEpsilon its ε at the limit's δ. With n
+	// epochs, OpeningMu is √n times the μ of one epoch. With OnePartition, or if the topic decides n, it is the μ of
+	// one epoch.
 	OpeningMu      float64 `json:"opening_mu"`
 	OpeningEpsilon float64 `json:"opening_epsilon"`
 	// Openings is the number of openings that fit the limit if no other stream charges the population. With a period,
 	// it is the number per period.
 	Openings uint64 `json:"openings_within_limit"`
-	// MapBytes is the memory of a partition's map of persons. DiskBytes is the most that it takes on disk, without what
-	// one commit writes.
+	// MapBytes is the memory of a partition's map of persons. DiskBytes is the largest size of the map's files, not
+	// counting what one commit writes.
 	MapBytes  uint64 `json:"map_bytes"`
 	DiskBytes uint64 `json:"disk_bytes"`
-	// Crowds says that the noise covers replace because the map may be full; see config.Stream.Crowds.
+	// Crowds says that the noise is calibrated for the adjacency "replace", because the map of persons may be full; see
+	// config.Stream.Crowds.
 	Crowds bool `json:"may_be_full,omitempty"`
 }
 
@@ -42,7 +44,8 @@ func describePerson(s *config.Stream, m *Mechanism) (*PersonDescription, error) 
 	case !s.Input.All():
 		d.Partitions = len(s.Input.Partitions)
 	}
-	// As the ledger charges: in a full map, a person who comes to another partition displaces another person there.
+	// This is the rule by which the ledger charges. If a map is full, a person who moves to its partition displaces
+	// somebody else from it.
 	d.OnePartition = s.User.Partitioner == "murmur2" && !(s.Refuses() && s.Privacy.Adjacency == dp.Replace)
 	cost := m.Cost()
 	if n := d.Partitions; n > 1 && !d.OnePartition {
@@ -68,7 +71,7 @@ func describePerson(s *config.Stream, m *Mechanism) (*PersonDescription, error) 
 	snapshot := 24 * rule.Users
 	d.MapBytes = rule.Memory()
 	if d.DiskBytes = 2 * (max(64<<20, 2*snapshot) + snapshot); rule.Cap == 0 {
-		d.DiskBytes = 2 * 20 * rule.Users // no more persons than this contribute in the steps of a separation
+		d.DiskBytes = 2 * 20 * rule.Users // at most this many persons contribute in the steps of a separation
 	}
 	return d, nil
 }

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// Form is the part of releases that an operator may change while their epoch is open: which values they hold, how
-// numbers are written, and whether they contain the privacy block. It changes no number.
+// Form describes the look of releases: which values they hold, how numbers are written, and whether the privacy block
+// is included. An operator may change it while the epoch is open. It changes no number.
 type Form struct {
 	Values []string // empty: all
 	Base64 bool

@@ -79,7 +79,7 @@ func ReleaseEnds(value []byte) (ends []int64) {
 				}
 			}
 			return false
-		case "columns": // comes after both
+		case "columns": // stands after both in a release
 			return false
 		}
 		return d.Decode(new(json.RawMessage)) == nil
@@ -87,8 +87,8 @@ func ReleaseEnds(value []byte) (ends []int64) {
 	return ends
 }
 
-// fields calls see with the name of each field of a JSON object, in order, while see decodes the field's value and
-// returns true.
+// fields calls see with the name of each field of a JSON object, in order. see must decode the field's value. fields
+// stops when see returns false.
 func fields(object []byte, see func(name string, d *json.Decoder) bool) {
 	d := json.NewDecoder(bytes.NewReader(object))
 	if token, err := d.Token(); err != nil || token != json.Delim('{') {

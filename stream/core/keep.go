@@ -8,8 +8,8 @@ import (
 
 // Keep checks a recorded plan against its configuration, as [NewMechanism] does. It returns a function that makes
 // mechanisms from the plan without checking it again. The mechanisms share no mutable state, and may be made
-// concurrently. Keep returns nil if NewMechanism must make each one, because the mechanism has no such check or has a
-// warm-up.
+// concurrently. Keep returns a nil function if the mechanism has no such check or has a warm-up; then call NewMechanism
+// for each one.
 func Keep(s *config.Stream, plan json.RawMessage) (func() (*Mechanism, error), error) {
 	d := mechanismOf(s)
 	if d == nil || d.keep == nil || plan == nil || s.Automatic() {

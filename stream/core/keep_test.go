@@ -9,8 +9,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
-// TestKeep: mechanisms that share the check of a plan equal separately checked ones, also if they run concurrently. A
-// plan that does not fit the configuration is refused.
+// TestKeep: mechanisms whose plan was checked once for all equal mechanisms whose plan was checked for each, also if
+// they run concurrently. A plan that does not belong to the configuration is refused.
 func TestKeep(t *testing.T) {
 	t.Parallel()
 	table := `

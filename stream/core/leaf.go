@@ -20,22 +20,22 @@ type mergeable interface {
 // span is a range of offsets [first, end).
 type span struct{ first, end int64 }
 
-// Leaf sums the records of one partition, step after step. It is for merged epochs, steps by the clock, and epochs with
-// [Core.Ahead]. It draws no noise and makes no release; [Core.Merge] does that with the sums of all partitions. Step t
-// of a partition that begins at base holds the offsets [base + (t−1)s, base + t·s), or by the clock ends at the offset
-// set by [Leaf.Until].
+// Leaf sums the records of one partition, step after step. Merged epochs, epochs with steps by the clock, and epochs
+// with [Core.Ahead] use leaves. A Leaf draws no noise and makes no release; [Core.Merge] does both from the sums of all
+// partitions. If a partition begins at base, its step t holds the offsets [base + (t−1)s, base + t·s). If steps are by
+// the clock, [Leaf.Until] sets where the step ends.
 //
 // A Leaf may be used concurrently with its Core and other leaves.
 type Leaf struct {
-	index int // of its partition in the manifest
+	index int // index of the leaf's partition in the manifest
 	base  int64
-	ends  func(step uint64) span // relative to base; nil: by the clock
+	ends  func(step uint64) span // offsets of a step, relative to base; nil: steps are by the clock
 	scaling
 	step    uint64 // the open step
 	open    span
 	sum     *Sum
 	window  int64        // only the last window offsets of a step count; 0: all do
-	persons *persons.Map // of its partition; nil: the stream protects records
+	persons *persons.Map // persons of the leaf's partition; nil: the stream protects records
 }
 
 // Sum is the exact sum of one step over one partition. It has no noise, so it must not leave the process in the clear.
@@ -45,11 +45,11 @@ type Sum struct {
 	step    uint64
 	offsets span
 	records uint64
-	entries persons.Entries // of persons in the step
+	entries persons.Entries // entries of persons in the step
 	persons bool            // the stream protects persons
 }
 
-// SnapshotDue reports whether the journal of persons must write this step before the leaf opens another one.
+// SnapshotDue reports whether the journal of persons must write this step to disk before the leaf opens the next step.
 func (s *Sum) SnapshotDue() bool { return s.entries.SnapshotDue() }
 
 // Leaves returns a leaf for each partition of the epoch, at the first step after the last closed one.
@@ -172,12 +172,12 @@ func (l *Leaf) Close() *Sum {
 
 // Merge closes the open step of a merged epoch, or of one with steps by the clock: it adds the sums of all partitions,
 // in the order of the manifest, draws the step's noise, and returns the messages of the release. Sums of integers are
-// exact, so the release does not depend on when or by which instance a partition was read. Merge empties the sums, and
-// calls emptied, if not nil, when leaves may use them again. That is before it ends the step or, if the stream protects
-// persons, after it, because it needs their entries.
+// exact, so the release does not depend on when or by which instance a partition was read. Merge empties the sums and
+// then calls emptied, unless it is nil: from then on leaves may use the sums again. If the stream protects persons,
+// Merge needs the sums' entries and calls emptied after it has ended the step, otherwise before.
 //
-// Privacy: as [Core.Close], because each record is in one sum.
-// Errors: sums of other steps or partitions. Then no noise is drawn.
+// Privacy: that of [Core.Close], because each record is in one sum. Errors: a sum belongs to another step or partition.
+// Then no noise is drawn.
 func (c *Core) Merge(sums []*Sum, emptied func()) ([]Message, error) {
 	if len(sums) != len(basesOf(c.encoder.m)) {
 		return nil, errors.New("internal: the number of sums differs from that of the partitions")
@@ -209,8 +209,8 @@ func (c *Core) Merge(sums []*Sum, emptied func()) ([]Message, error) {
 	return messages, err
 }
 
-// Ahead reports whether a leaf should add the records of the next step while a step of this epoch over one log is
-// closed, because closing takes long. The releases equal those of [Core.Add] and [Core.Close].
+// Ahead reports whether closing a step takes so long that a leaf should add the next step's records meanwhile. It is
+// true only for epochs that read one log. The releases equal those of [Core.Add] and [Core.Close].
 func (c *Core) Ahead() bool {
 	return c.mech.ahead && c.at == nil && c.persons == nil && c.encoder.m.Partition != Merged
 }

@@ -30,7 +30,7 @@ type Manifest struct {
 
 	Config   json.RawMessage   `json:"config"` // config.Stream.Canonical
 	Versions map[string]string `json:"versions"`
-	Digest   hexBytes          `json:"digest"` // of Config and Versions
+	Digest   hexBytes          `json:"digest"` // hash of Config and Versions
 
 	Incarnation uint64 `json:"incarnation"`
 	Base        int64  `json:"base"` // first offset
@@ -65,7 +65,7 @@ func (m *Manifest) Task() Task { return Task{m.Stream, m.Partition} }
 func (m *Manifest) Encode() ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false) // the digest is over the exact bytes of the configuration
+	e.SetEscapeHTML(false) // keep the bytes of the configuration, because the digest is over them
 	e.SetIndent("", "  ")
 	err := e.Encode(m)
 	return b.Bytes(), err

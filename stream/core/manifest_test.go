@@ -90,7 +90,7 @@ func FuzzManifest(f *testing.F) {
 			}
 		}
 		try(data)
-		// The same with the right digest.
+		// The same manifest with the right digest.
 		var m map[string]json.RawMessage
 		if json.Unmarshal(data, &m) != nil {
 			return

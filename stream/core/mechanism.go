@@ -20,14 +20,14 @@ type Estimator interface {
 	// Range returns the slots of step t, [first, end), with first(t) = end(t−1). Core calls it for the open step and,
 	// unless the estimator is adaptive, for the first and last steps of the horizon.
 	Range(t uint64) (first, end uint64)
-	// Add adds the record of a slot to the open step. row is nil if the record is invalid. Add clips the row and does
-	// not keep row. It allocates nothing, except for the rows of a window without a fixed number of slots. It is not
-	// called for slots without a record.
+	// Add adds the record of a slot to the open step. row is nil if the record is invalid. Add clips the values and
+	// does not retain row. It allocates memory only for the rows of a window that has no fixed number of slots. Slots
+	// without a record have no call of Add.
 	Add(slot uint64, row []float64)
 	// Close ends the open step. It returns nil if the step has no release, and the error dp.ErrExhausted after the last
 	// step of the horizon.
 	Close(n dp.Noise) (*dp.Release, error)
-	// Cost returns what the whole epoch costs a single record.
+	// Cost returns the privacy cost of the whole epoch to one record.
 	Cost() dp.Cost
 	// Sizes returns the memory and state that the estimator needs, in bytes.
 	Sizes() dp.Sizes
@@ -36,15 +36,15 @@ type Estimator interface {
 	encoding.BinaryUnmarshaler
 }
 
-// adaptive is an estimator whose step lengths depend on its releases. For future steps, only an upper bound of the
-// slots is known.
+// adaptive is an estimator whose step lengths depend on its releases. For future steps, only an upper bound on the
+// number of slots is known.
 type adaptive interface {
 	// Longest returns the largest number of slots that the first t steps can have together, or math.MaxUint64 if that
 	// exceeds 64 bits.
 	Longest(t uint64) uint64
 }
 
-// ending is an estimator that may find, after a Close, that it cannot continue.
+// ending is an estimator that may be unable to continue after a Close.
 type ending interface {
 	// Ended reports whether no step can follow, and why, in one word.
 	Ended() (why string, ended bool)
@@ -53,24 +53,24 @@ type ending interface {
 // Mechanism is an estimator, together with what an epoch records and publishes about it.
 type Mechanism struct {
 	Estimator
-	Name string // of the mechanism's table in the configuration
-	// Method and Factorization are those in use, also if "auto" is configured.
+	Name string // name of the mechanism's table in the configuration
+	// Method and Factorization are the ones in use, even if "auto" is configured.
 	Method, Factorization string
 
-	Plan json.RawMessage // for the manifest
-	// Lattice holds the steps of the integer lattices, and Noise the standard deviations of one step's independent
-	// noise, both in scaled units, by array.
+	Plan json.RawMessage // plan of the epoch, for the manifest
+	// Lattice holds the spacing of the integer lattice of each array. Noise holds the standard deviation of the
+	// independent noise that one step adds to each array. Both are in scaled units.
 	Lattice []float64
 	Noise   map[string]float64
 
-	description json.RawMessage // of the mechanism, for releases; so are the fields below
-	norm        float64         // of a person's steps, if the stream protects persons
+	description json.RawMessage // description of the mechanism, for releases; so are the fields below
+	norm        float64         // norm of a person's steps, if the stream protects persons
 	record      *dp.Cost        // cost of one of a person's records, see moments.Estimator.RecordCost; nil: unknown
 	clip        float64
 	found       bool // a warm-up finds the clip norm, and clip is in units of it
 	sensitivity float64
 	warnings    []string
-	crowds      bool // the noise is calibrated for replace, and also covers zero-out if config.Stream.Crowds holds
+	crowds      bool // the noise is calibrated for replace; it covers zero-out too if config.Stream.Crowds holds
 
 	warmup *WarmupPlan // the warm-up before the mechanism; nil: none
 	// Warmup is the number of an epoch's offsets in its warm-up; 0: none.
@@ -79,10 +79,10 @@ type Mechanism struct {
 	// scales says that the mechanism finds the scaling of rows, and scales them itself.
 	scales bool
 	sample *dp.Release // a release of the largest form; nil: all are equally large
-	// Chunk is the size in bytes above which a release is published in pieces; 0: never.
+	// Chunk is the size in bytes above which a release is published in pieces; 0: never in pieces.
 	Chunk int
-	// accounting is the method that gave the noise; "" stands for exact Gaussian accounting. sketched says that noise
-	// multiplies records. For such releases no proof covers floating-point precision.
+	// accounting is the method that derived the noise; "" means exact Gaussian accounting. sketched says that the noise
+	// multiplies records instead of being added. For such releases no proof covers floating-point precision.
 	accounting string
 	sketched   bool
 	ahead      bool  // closing a step takes long; see [Core.Ahead]
@@ -123,8 +123,8 @@ func bandsOf(f *matfact.Stored) int {
 
 // Cost returns the cost of an epoch, for the adjacency of the stream.
 //
-// Privacy: if the map of persons can be full, removing one person lets at most one other person in. Zero-out is then a
-// case of replace, and costs the same μ.
+// Privacy: if the map of persons can be full, removing one person makes room for at most one other person. The
+// adjacency "zero-out" is then a case of "replace", and costs the same μ.
 func (m *Mechanism) Cost() dp.Cost {
 	c := m.Estimator.Cost()
 	if m.crowds {

@@ -44,7 +44,7 @@ func adamFormat(s *config.Stream) codec.Format {
 	return f
 }
 
-// newAdam returns private Adam. It begins with initial or, if that is nil, with its own parameters.
+// newAdam returns private Adam. Adam begins with the parameters initial or, if initial is nil, with default ones.
 func newAdam(s *config.Stream, plan json.RawMessage, initial []float64) (*Mechanism, error) {
 	c := *s.Adam
 	c.Initial = initial
@@ -111,7 +111,7 @@ func newAdam(s *config.Stream, plan json.RawMessage, initial []float64) (*Mechan
 	return m, err
 }
 
-// unless returns x, or the zero value if x is meaningless.
+// unless returns x, or the zero value if meaningless is true.
 func unless[T any](meaningless bool, x T) (nothing T) {
 	if meaningless {
 		return nothing

@@ -7,7 +7,7 @@ import (
 	"github.com/streamdp/streamdp/stream/codec"
 )
 
-// TestStaleGradients: gradients are accepted up to the allowed staleness, and no further.
+// TestStaleGradients: gradients are accepted up to the allowed staleness, and refused beyond it.
 func TestStaleGradients(t *testing.T) {
 	t.Parallel()
 	s := parsed(t, `

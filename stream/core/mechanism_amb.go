@@ -20,7 +20,7 @@ var ambMechanism = &descriptor{
 	statements: func(s *config.Stream) []string { return approximateIntervals(s.SGD, "batches of iterates") },
 }
 
-// newAMB returns a regression on the stream by noisy gradient steps.
+// newAMB returns the mechanism that fits a regression by noisy gradient steps over the stream.
 func newAMB(s *config.Stream, plan json.RawMessage, _ []float64) (*Mechanism, error) {
 	e, err := planned(*s.SGD, s.Params(), plan, sgd.NewAMB, sgd.AdoptAMB)
 	if err != nil {
@@ -31,7 +31,7 @@ func newAMB(s *config.Stream, plan json.RawMessage, _ []float64) (*Mechanism, er
 		Estimator: e, Method: p.Method, Factorization: p.Factorization.Kind,
 		clip: p.ClipX, sensitivity: p.Sensitivity / p.One, sample: e.Sample(), warnings: e.Warnings(),
 	}
-	// Gradients are in units of the clip norm, searches and counts in records.
+	// Gradients are in units of the clip norm; searches and counts are in records.
 	m.Lattice = []float64{1 / p.One, 1 / float64(p.Unit)}
 	m.Noise = map[string]float64{"gradient": p.GradientNoise / p.One}
 	if p.Person != nil {
@@ -82,7 +82,8 @@ func levelOf(c *sgd.Config) float64 {
 	return c.Level
 }
 
-// approximateIntervals says what a regression's intervals are based on, if it has any.
+// approximateIntervals returns a statement that says how a regression's confidence intervals are computed. It returns
+// none if the regression has no intervals.
 func approximateIntervals(c *sgd.Config, scatter string) []string {
 	if !*c.Intervals {
 		return nil

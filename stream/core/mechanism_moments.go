@@ -20,7 +20,7 @@ var momentsMechanism = &descriptor{
 	computes:  momentsComputed,
 }
 
-// newMoments returns moments and covariances.
+// newMoments returns the mechanism for moments and covariances.
 func newMoments(s *config.Stream, plan json.RawMessage, _ []float64) (*Mechanism, error) {
 	e, err := planned(*s.Moments, s.Params(), plan, moments.New, moments.Adopt)
 	if err != nil {
@@ -44,7 +44,7 @@ func keepMoments(s *config.Stream, plan json.RawMessage) (func() (*Mechanism, er
 	}, nil
 }
 
-// momentsOf returns the mechanism of an estimator of moments.
+// momentsOf makes the Mechanism for an estimator of moments.
 func momentsOf(s *config.Stream, e *moments.Estimator) (*Mechanism, error) {
 	p := e.Plan()
 	m := &Mechanism{
@@ -92,9 +92,9 @@ func momentsOf(s *config.Stream, e *moments.Estimator) (*Mechanism, error) {
 		Buffers       int                 `json:"buffers,omitempty"`
 		Bands         int                 `json:"bands,omitempty"`
 		Normalise     bool                `json:"normalise,omitempty"`
-		Step          uint64              `json:"step"` // by the clock: the largest
+		Step          uint64              `json:"step"` // length of a step; if steps are by the clock, the largest one
 		Clock         string              `json:"clock,omitempty"`
-		Horizon       uint64              `json:"horizon,omitempty"` // without a warm-up
+		Horizon       uint64              `json:"horizon,omitempty"` // number of steps, not counting a warm-up
 		Nu            float64             `json:"nu,omitempty"`
 		Lambda        float64             `json:"lambda,omitempty"`
 		Split         float64             `json:"split,omitempty"`

@@ -22,7 +22,7 @@ var newtonMechanism = &descriptor{
 	},
 }
 
-// newNewton returns a regression on the stream by noisy Newton steps.
+// newNewton returns the mechanism that fits a regression by noisy Newton steps over the stream.
 func newNewton(s *config.Stream, plan json.RawMessage, _ []float64) (*Mechanism, error) {
 	e, err := planned(*s.SGD, s.Params(), plan, sgd.NewNewton, sgd.AdoptNewton)
 	if err != nil {
@@ -33,7 +33,7 @@ func newNewton(s *config.Stream, plan json.RawMessage, _ []float64) (*Mechanism,
 		Estimator: e, Method: p.Method, Factorization: p.Factorization.Kind,
 		clip: p.ClipX, sensitivity: p.Sensitivity / p.One, sample: e.Sample(), warnings: e.Warnings(),
 	}
-	// Gradients are in units of the clip norm; searches, counts and histograms in records.
+	// Gradients are in units of the clip norm; searches, counts and histograms are in records.
 	unit := float64(p.Unit)
 	m.Lattice = []float64{1 / p.One, 1 / unit}
 	m.Noise = map[string]float64{

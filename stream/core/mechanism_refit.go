@@ -38,7 +38,7 @@ var refitMechanism = &descriptor{
 	versionOf: func(s *config.Stream) string { return s.Refit.Version() },
 }
 
-// newRefit returns regressions over windows.
+// newRefit returns the mechanism that fits a regression to each window.
 func newRefit(s *config.Stream, plan json.RawMessage, _ []float64) (*Mechanism, error) {
 	e, err := planned(*s.Refit, s.Params(), plan, refit.New, refit.Adopt)
 	if err != nil {
@@ -59,7 +59,7 @@ func newRefit(s *config.Stream, plan json.RawMessage, _ []float64) (*Mechanism, 
 	if s.Step.Clock() > 0 {
 		m.window = 0 // all offsets of a step are in its window
 	}
-	// The plan has them in units of the clipped window.
+	// In the plan, the noise is in units of the clipped window.
 	for name, sd := range map[string]float64{"gradient": p.Sigma, "eigenvalue": p.Test, "statistics": p.Multiplier} {
 		if sd > 0 {
 			m.Noise[name] = sd
@@ -74,7 +74,7 @@ func newRefit(s *config.Stream, plan json.RawMessage, _ []float64) (*Mechanism, 
 		Target       string  `json:"target"`
 		Intercept    bool    `json:"intercept"`
 		ClipY        float64 `json:"clip_y"`
-		Window       uint64  `json:"window"` // by the clock: the largest
+		Window       uint64  `json:"window"` // length of a window; if steps are by the clock, the largest one
 		Clock        string  `json:"clock,omitempty"`
 		Rows         int     `json:"rows,omitempty"`
 		Gamma        float64 `json:"gamma,omitempty"`

@@ -9,18 +9,18 @@ import (
 	"github.com/streamdp/streamdp/stream/codec"
 )
 
-// descriptor is what package core knows of a mechanism. To add a mechanism, add its descriptor to [mechanisms]; no
-// other code here asks which mechanism a stream has.
+// descriptor holds everything that package core knows about a mechanism. To add a mechanism, add its descriptor to
+// [mechanisms]; no other code here asks which mechanism a stream has.
 type descriptor struct {
 	// name is the name of the mechanism's table in the configuration. If several mechanisms share a table, method tells
 	// them apart; otherwise it is empty.
 	name, method string
 	// has reports whether a stream has the mechanism.
 	has func(s *config.Stream) bool
-	// version enters the digest, and through it the keys of the noise. It must change when the same rows and noise give
-	// different releases than before.
+	// version is part of the digest, and so of the keys of the noise. It must change whenever new code makes different
+	// releases from the same rows and noise.
 	version string
-	// absent says what replaces a removed record under ZeroOut.
+	// absent is a phrase: what takes the place of a removed record under ZeroOut.
 	absent string
 	// build makes the estimator and describes it; see [NewMechanism].
 	build func(s *config.Stream, plan json.RawMessage, initial []float64) (*Mechanism, error)
@@ -30,31 +30,32 @@ type descriptor struct {
 	// keep checks a recorded plan, and returns a function that makes mechanisms from it without another check. nil:
 	// build checks each time.
 	keep func(s *config.Stream, plan json.RawMessage) (func() (*Mechanism, error), error)
-	// computes returns one sentence, with a full stop, about what a stream publishes. nil: the mechanism's name and the
-	// columns.
+	// computes returns one sentence, with a full stop, about what a stream publishes. nil: the sentence names the
+	// mechanism and the columns.
 	computes func(s *config.Stream) string
-	// versionOf returns the version of a mechanism whose methods have different versions. nil: version applies to all.
+	// versionOf returns the version of the stream's method, if methods differ in version. nil: version applies to all
+	// methods.
 	versionOf func(s *config.Stream) string
-	// statements returns the statements about the guarantee that only this mechanism's releases make.
+	// statements returns statements about the guarantee that only the releases of this mechanism contain.
 	statements func(s *config.Stream) []string
 	// sketches reports whether the mechanism uses sketches. Their cost is not Gaussian, so the ledger reserves a part
 	// of the limit for them.
 	sketches func(s *config.Stream) bool
 	// format returns the format of records; nil: the stream's columns.
 	format func(s *config.Stream) codec.Format
-	// bounded lists the plan's numbers that are in units of a bound which a warm-up may find.
+	// bounded names the numbers of the plan that are in units of a bound. A warm-up may find that bound.
 	bounded []string
 	// persons says that the mechanism can protect persons instead of records.
 	persons bool
-	// learns is how one epoch passes parameters on to the next; nil: it passes none.
+	// learns describes how the parameters of one epoch reach the next one. nil: each epoch begins without them.
 	learns *learning
 }
 
-// learning is how one epoch passes its parameters on to the next one.
+// learning describes how the parameters of one epoch reach the next one.
 type learning struct {
 	// begins returns the parameters that the first epoch begins with.
 	begins func(s *config.Stream) Learning
-	// of reads the parameters from a state.
+	// of returns the parameters in a mechanism's state.
 	of func(state []byte) ([]float64, error)
 }
 
@@ -67,8 +68,8 @@ var mechanisms = []*descriptor{
 	adamMechanism,
 }
 
-// nullRecord replaces a removed record under ZeroOut. A row of zeros would be different: in moments it adds nothing to
-// sums, but counts as a row that is not shortened; in a regression it counts as an example.
+// nullRecord replaces a removed record under ZeroOut. A row of zeros would be different. In moments it adds nothing to
+// sums, but is counted among the rows that were not shortened. In a regression it is counted as an example.
 const nullRecord = "a null record, which takes its place and adds nothing"
 
 // mechanismOf returns the stream's mechanism, or nil if there is none.
@@ -97,8 +98,8 @@ func MechanismName(s *config.Stream) string {
 	return ""
 }
 
-// MechanismNames returns the names of all mechanisms. A name is the configuration table's, such as "moments", or
-// "table/method", such as "sgd/amb", if the table has several methods.
+// MechanismNames returns the names of all mechanisms. A name is the table's in the configuration, such as "moments". If
+// the table has several methods, the name is "table/method", such as "sgd/amb".
 func MechanismNames() (names []string) {
 	for _, d := range mechanisms {
 		names = append(names, d.String())
@@ -152,9 +153,9 @@ func (d *descriptor) described(m *Mechanism, s *config.Stream) *Mechanism {
 	return m
 }
 
-// CostOf builds the mechanism of an epoch from its plan, to get its cost and the lengths of its steps. They do not
-// depend on the initial parameters of a learning mechanism, which are deleted when the epoch is closed. The mechanism
-// must not run.
+// CostOf builds the mechanism of an epoch from its plan, to get its cost and the lengths of its steps. The mechanism
+// must not run, because it lacks the initial parameters: they are deleted when the epoch is closed. Cost and step
+// lengths do not depend on them.
 func CostOf(s *config.Stream, plan json.RawMessage) (*Mechanism, error) {
 	if d := mechanismOf(s); d == nil || d.learns == nil {
 		return NewMechanism(s, plan, nil)
@@ -186,8 +187,8 @@ func FormatOf(s *config.Stream) codec.Format {
 	return f
 }
 
-// MaxRecordBytes returns the size above which a record of the stream counts as null. The default is enough for a row of
-// decimal numbers with all their digits.
+// MaxRecordBytes returns the size in bytes above which a record of the stream is treated as null. The default is enough
+// for a row of decimal numbers with all their digits.
 func MaxRecordBytes(s *config.Stream) int {
 	if n := s.Input.MaxRecordBytes; n > 0 {
 		return n
@@ -204,8 +205,8 @@ type Learning struct {
 	File string
 }
 
-// LearningOf returns nil if the stream's epochs pass no parameters on. Epochs with a warm-up do not, because each has
-// its own units.
+// LearningOf returns nil if no epoch of the stream begins with the parameters of the epoch before. With a warm-up none
+// does, because each epoch then has its own units.
 func LearningOf(s *config.Stream) *Learning {
 	if s.Automatic() {
 		return nil
@@ -217,11 +218,12 @@ func LearningOf(s *config.Stream) *Learning {
 	return nil
 }
 
-// Learns reports whether epochs of a mechanism pass parameters on. mechanism is the name of its table.
+// Learns reports whether an epoch of the mechanism begins with the parameters of the epoch before. mechanism is the
+// name of its table.
 func Learns(mechanism string) bool { return learner(mechanism) != nil }
 
-// LearntBy returns the parameters in a state of a learning mechanism, or nil if the state includes a warm-up, which
-// passes none on. It fails if another version wrote the state.
+// LearntBy returns the parameters in a learning mechanism's state. It returns nil if the state includes a warm-up,
+// because then the next epoch does not use them. It fails if another version wrote the state.
 func LearntBy(mechanism string, state []byte) ([]float64, error) {
 	if l := learner(mechanism); l != nil {
 		if len(state) > 0 && state[0] == warmedState {
@@ -232,7 +234,7 @@ func LearntBy(mechanism string, state []byte) ([]float64, error) {
 	return nil, errors.New("this mechanism has no parameters that the next epoch could start with")
 }
 
-// learner returns a learning mechanism, given the name of its table, which is also its name in the ledger.
+// learner returns how the mechanism named by its table learns, or nil if it does not. The ledger uses the same name.
 func learner(mechanism string) *learning {
 	for _, d := range mechanisms {
 		if d.name == mechanism && d.learns != nil {

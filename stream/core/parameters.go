@@ -17,7 +17,7 @@ func Partitions(m *Manifest) []int {
 	return []int{m.Partition}
 }
 
-// Changes lists how the configuration of a stream differs from an epoch's in what the guarantee depends on.
+// Changes lists the differences between a stream's configuration and an epoch's that affect the guarantee.
 func Changes(s *config.Stream, m *Manifest) []string {
 	if m.Partition == Merged && s.Input.All() {
 		// An epoch keeps the partitions that the topic had when it opened.

@@ -8,8 +8,8 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// Person is the guarantee for a person who has Records records: Epsilon, at the δ of the surrounding guarantee. Epsilon
-// is rounded up to four digits, and nil if no ε holds.
+// Person is the guarantee for a person who has Records records. Epsilon is the ε at the δ of the guarantee that
+// contains the Person. It is rounded up to four digits, and nil if no finite ε holds.
 type Person struct {
 	Records int      `json:"records"`
 	Epsilon *float64 `json:"epsilon"`
@@ -36,7 +36,7 @@ func roundUp(x float64, digits int) (float64, error) {
 	if err != nil || y >= x {
 		return y, err
 	}
-	// Formatting rounded down: add one to the last digit.
+	// Formatting has rounded down, so add one to the last digit.
 	mantissa, exponent, _ := strings.Cut(text, "e")
 	m, err := strconv.Atoi(strings.Replace(mantissa, ".", "", 1))
 	if err != nil {
@@ -49,12 +49,13 @@ func roundUp(x float64, digits int) (float64, error) {
 	return strconv.ParseFloat(fmt.Sprintf("%de%d", m+1, e-digits+1), 64)
 }
 
-// AtMost writes an ε with six digits, rounded up, for a sentence that says "at most".
+// AtMost writes an ε with six digits, rounded up, as a sentence that says "at most" needs it.
 func AtMost(epsilon float64) string {
 	return strconv.FormatFloat(ToShow(epsilon), 'g', -1, 64)
 }
 
-// ToShow rounds an ε up to six digits, so that an ε computed from a configured 1 is shown as 1.
+// ToShow rounds an ε up to six digits. For example, if the configured ε is 1, the ε computed from the noise is shown as
+// 1.
 func ToShow(epsilon float64) float64 {
 	if up, err := roundUp(epsilon, 6); err == nil {
 		return up

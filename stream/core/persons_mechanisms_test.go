@@ -13,7 +13,7 @@ import (
 	"github.com/streamdp/streamdp/internal/persons"
 )
 
-// protecting are streams that protect persons, for each mechanism: two columns, steps of four.
+// protecting holds a stream that protects persons for each mechanism. Each has two columns, and steps of four records.
 var protecting = map[string]string{
 	"adam, gradients": `input = { topic = "orders", codec = "float64" }
 step = 4
@@ -35,7 +35,7 @@ refit = { solver = "dp-gd-residual", target = "b", clip_x = 1.0, clip_y = 1.0, w
 refit = { solver = "adassp", target = "b", clip_x = 1.0, clip_y = 1.0, window = 4 }`,
 }
 
-// protected returns a stream of the table, with the user of a manifest; "" for none.
+// protected returns the stream of a table, with the given user table as it is in a manifest; "" for none.
 func protected(t testing.TB, table, adjacency, user string) *config.Stream {
 	t.Helper()
 	s := parsed(t,
@@ -50,8 +50,8 @@ func protected(t testing.TB, table, adjacency, user string) *config.Stream {
 	return s
 }
 
-// TestPersonsOfMechanisms: every mechanism gets the rows of exactly those records that count, states in its releases
-// who is protected, and has noise for a person.
+// TestPersonsOfMechanisms: every mechanism gets the rows of exactly the records that count. Its releases state who is
+// protected, and its noise is calibrated for a person.
 func TestPersonsOfMechanisms(t *testing.T) {
 	t.Parallel()
 	for name, table := range protecting {
@@ -92,7 +92,7 @@ func TestPersonsOfMechanisms(t *testing.T) {
 			if p.Unit != "person" || p.Person == nil || p.Person.Cap != 3 || p.Person.Norm != c.mech.norm {
 				t.Fatalf("%s: a release says %s, %+v", name, p.Unit, p.Person)
 			}
-			// At most six of a person's records count, and this is one of them.
+			// At most six of a person's records count, so one record costs much less than the person's ε.
 			if e := p.Person.EpsilonRecord; e == nil || !(*e > 0 && *e < 0.7*p.Epsilon) {
 				t.Errorf("%s, %s: the cost of one record is missing or too large", name, adjacency)
 			}
@@ -103,7 +103,7 @@ func TestPersonsOfMechanisms(t *testing.T) {
 			}
 			for array, sd := range single.Noise {
 				if c.mech.Method == "newton" && array != "gradient" {
-					continue // each array has its own factor
+					continue // skip: each array has its own factor
 				}
 				if c.mech.Method == "adassp" && adjacency == "replace" {
 					sd *= 2 // in units of zero-out's sensitivity
@@ -118,7 +118,7 @@ func TestPersonsOfMechanisms(t *testing.T) {
 	}
 }
 
-// TestPersonsBetweenWindows: a record in no window does not use up a contribution of its person.
+// TestPersonsBetweenWindows: a record that is in no window does not use up a contribution of its person.
 func TestPersonsBetweenWindows(t *testing.T) {
 	t.Parallel()
 	s := protected(t, `input = { topic = "orders", codec = "float64", columns = ["a", "b"] }
@@ -145,10 +145,10 @@ refit = { target = "b", clip_x = 1.0, clip_y = 1.0, window = 2, stride = 4 }`, "
 	}
 }
 
-// TestPersonsOneNumber: noise, sensitivity and charge agree, with and without a full table and periods. The noise is
-// that of the sensitivity at the charge. A full table under zero-out has the noise and sensitivity of replace. Release
-// and manifest state the charge. A stream parsed from a manifest has the same rule, and its mechanism, made from the
-// plan, the same charge.
+// TestPersonsOneNumber: noise, sensitivity and charge agree, with and without a full table and periods. The noise
+// follows from the sensitivity and the charge. With a full table, zero-out has the noise and sensitivity of replace.
+// Release and manifest state the charge. A stream parsed from a manifest has the same rule for persons, and the
+// mechanism made from the recorded plan has the same charge.
 func TestPersonsOneNumber(t *testing.T) {
 	t.Parallel()
 	tables := maps.Clone(protecting)
@@ -156,7 +156,7 @@ func TestPersonsOneNumber(t *testing.T) {
 		"moments = { clip = 1.0 }"
 	for name, table := range tables {
 		if strings.HasPrefix(name, "sgd") {
-			continue // refuses a table that may be full, under zero-out
+			continue // this mechanism refuses zero-out if the table may be full
 		}
 		for _, period := range []string{"", `"period":8,`} {
 			user := strings.Replace(threeSteps, `"population"`, period+`"population"`, 1)
@@ -209,7 +209,7 @@ func TestPersonsOneNumber(t *testing.T) {
 					room.sensitivity)
 			}
 			for array, sd := range room.Noise {
-				// The arrays full and valid_count have a different share then.
+				// The arrays full and valid_count have a different share of the budget then.
 				if !(crowd.Noise[array] > sd) && array != "full" && array != "valid_count" {
 					t.Errorf("%s: a full table has noise %g of %s, one with room for all %g", name,
 						crowd.Noise[array], array, sd)

@@ -31,9 +31,9 @@ func mergedPersonCore(t testing.TB, s *config.Stream) *Core {
 	return c
 }
 
-// TestPersonsMerged: each partition of a merged epoch has its own map. Its rows are those that an epoch over this
-// partition alone would use, independent of the user keys' records elsewhere, in any order of reading, and with
-// leaves that are ahead. Releases do not depend on that order.
+// TestPersonsMerged: each partition of a merged epoch has its own map. The partition's rows are those that an epoch
+// over it alone would use. They do not depend on records of the same persons in other partitions, on the order of
+// reading, or on whether leaves are ahead. Nor do releases depend on the order of reading.
 func TestPersonsMerged(t *testing.T) {
 	t.Parallel()
 	roomy := personStream(t, threeSteps)

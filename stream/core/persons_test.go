@@ -18,8 +18,8 @@ import (
 	"github.com/streamdp/streamdp/internal/persons"
 )
 
-// personStream is a stream of moments that protects persons: in at most three steps, two apart, with two records in
-// each.
+// personStream is a stream of moments that protects persons. A person contributes in at most three steps, which are two
+// apart, and with at most two records in each.
 func personStream(t testing.TB, user string) *config.Stream {
 	t.Helper()
 	s := parsed(t, `
@@ -106,8 +106,8 @@ func runLog(t testing.TB, c *Core, tagger *persons.Tagger, log []personRecord, f
 	return out
 }
 
-// TestPersonsAreHeld: the mechanism gets the rows of records that count, and nil for all others, which still count as
-// records.
+// TestPersonsAreHeld: the mechanism gets the rows of records that count, and nil for all other records. The others are
+// still included in the number of records.
 func TestPersonsAreHeld(t *testing.T) {
 	t.Parallel()
 	s := personStream(t, threeSteps)
@@ -173,7 +173,7 @@ func TestPersonsNeighbours(t *testing.T) {
 }
 
 // TestPersonsResume: a process that resumes from any checkpoint, with the map from the journal, makes the same bytes.
-// With a map that does not fit the checkpoint, it refuses to resume.
+// If the map does not belong to the checkpoint, the process refuses to resume.
 func TestPersonsResume(t *testing.T) {
 	t.Parallel()
 	for _, user := range []string{threeSteps, strings.Replace(threeSteps, `"cap":3`, `"cap":0`, 1)} {
@@ -241,11 +241,12 @@ func TestPersonRelease(t *testing.T) {
 	if p.Unit != "person" || *p.Person != want || !slices.Equal(p.Persons, []releaseGroup{{2, 2.708}}) {
 		t.Errorf("a release says %s, %+v, %+v", p.Unit, p.Person, p.Persons)
 	}
-	// A record is in one step of three, and one of two in that step.
+	// A record is in one of three steps, and is one of two in that step.
 	if e := *p.Person.EpsilonRecord; e >= 0.4*p.Epsilon || e <= 0 {
 		t.Errorf("one record costs %g, all records of a person %g", e, p.Epsilon)
 	}
-	// The noise is for a person: it exceeds a record's by at least the norm of three steps with two records in each.
+	// The noise is for a person: it exceeds the noise for a record by at least the norm of three steps with two records
+	// in each.
 	if least := 2 * math.Sqrt(3); mech.norm < least || mech.sensitivity < mech.norm {
 		t.Errorf("norm %g, must be at least %g, and sensitivity %g", mech.norm, least, mech.sensitivity)
 	}
@@ -271,8 +272,8 @@ func TestPersonRelease(t *testing.T) {
 	}
 }
 
-// TestPersonsNeedTags: adding records without a person, directly or by leaves, adds nothing. Other mechanisms cannot
-// protect persons.
+// TestPersonsNeedTags: records without a person add nothing, whether added directly or by leaves. Mechanisms that
+// cannot protect persons refuse such a stream.
 func TestPersonsNeedTags(t *testing.T) {
 	t.Parallel()
 	s := personStream(t, threeSteps)
@@ -336,8 +337,8 @@ func (osFiles) ReadDir(dir string) (names []string, err error) {
 	return names, err
 }
 
-// TestPersonsByLeaf: with steps by the clock, a leaf, which may be ahead, gives the same bytes as a core that takes the
-// records itself.
+// TestPersonsByLeaf: with steps by the clock, a leaf gives the same bytes as a core that takes the records itself, also
+// if the leaf is ahead.
 func TestPersonsByLeaf(t *testing.T) {
 	t.Parallel()
 	s := personStream(t, threeSteps)
@@ -392,7 +393,7 @@ func TestPersonsByLeaf(t *testing.T) {
 	}
 }
 
-// TestPersonsCrowd: with a table that fills up, zero-out has the noise of replace at the cost of zero-out. Removing a
+// TestPersonsCrowd: if the table can fill up, zero-out has the noise of replace at the cost of zero-out. Removing a
 // person changes which records count for at most one other person. Releases say so.
 func TestPersonsCrowd(t *testing.T) {
 	t.Parallel()
@@ -447,8 +448,8 @@ func TestPersonsCrowd(t *testing.T) {
 	}
 }
 
-// TestPersonPeriod: a release says that the unit is a person's records of one period, and its noise is for the steps of
-// a period.
+// TestPersonPeriod: a release says that the unit is a person's records of one period. The noise is calibrated for the
+// steps of a period.
 func TestPersonPeriod(t *testing.T) {
 	t.Parallel()
 	s := personStream(t,

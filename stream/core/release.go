@@ -21,24 +21,24 @@ import (
 // releaseSchema is the version of the release format.
 const releaseSchema = "streamdp.release.v1"
 
-// encoder encodes an epoch's releases. The bytes are a function of the manifest and the release alone: they contain no
-// time, and the program version that opened the epoch, not the running one.
+// encoder encodes an epoch's releases. The bytes are a function of the manifest and the release alone. They contain no
+// time. The program version in them is the one that opened the epoch, not the running one.
 type encoder struct {
 	m        *Manifest
-	values   []string // to publish; empty: all
+	values   []string // names of the values to publish; empty: all
 	base64   bool
 	chunk    int    // size above which a release is published in pieces of this size; 0: never
 	head     []byte // the fields that are equal in all releases of the epoch
-	brief    []byte // head with the hash of the privacy block instead of the block
-	every    uint64 // one of every releases has head, the others brief; 0: all have brief
+	brief    []byte // like head, with the hash of the privacy block instead of the block
+	every    uint64 // one release in this many has head, the others brief; 0: all have brief
 	tail     []byte
 	identity string // STREAM/PARTITION/EPOCH/
 
 	statements []string // about the guarantee
 }
 
-// releaseHead holds the fields that are equal in all releases of the epoch, in the order of the format. Step, rows and
-// offsets stand between stream and columns, and the values between privacy and version.
+// releaseHead holds the fields that are equal in all releases of the epoch, in the order of the format. In a release,
+// step, rows and offsets come before columns, and the values come after privacy.
 type releaseHead struct {
 	Columns   []string        `json:"columns"`
 	Centre    []any           `json:"centre"` // numbers, or "auto"
@@ -189,7 +189,7 @@ func caveats(s *config.Stream, sketched bool) []string {
 	return all
 }
 
-// records says which records an epoch reads.
+// records returns a phrase that says which records an epoch reads.
 func records(m *Manifest) string {
 	if m.Partition != Merged {
 		return fmt.Sprintf("%s/%d from offset %d on", m.Topic, m.Partition, m.Base)
@@ -230,7 +230,7 @@ func ownStatements(s *config.Stream) []string {
 	return nil
 }
 
-// finitePrecision says whether the guarantee holds for the computed floating-point numbers.
+// finitePrecision returns a statement on whether the guarantee holds for the floating-point numbers that are computed.
 func finitePrecision(sketched bool) string {
 	if sketched {
 		return "Finite precision: not proven (sketch). The noise of sketches multiplies records in floating point, " +
@@ -239,7 +239,7 @@ func finitePrecision(sketched bool) string {
 	return "Finite precision: exact (lattice)."
 }
 
-// inWords states the guarantee for a person with more than one record.
+// inWords returns a sentence with the guarantee for a person with more than one record.
 func inWords(persons []Person, delta float64) string {
 	var all []string
 	for _, p := range persons {
@@ -259,8 +259,7 @@ type Message struct {
 	Key     []byte
 	Value   []byte
 	Headers []codec.Header
-	// Shares is what SharesOf would return for Value. It is nil for a piece, and in a Message that was read from
-	// storage.
+	// Shares is the result of SharesOf for Value. It is nil for a piece, and in a Message that was read from storage.
 	Shares *Shares
 }
 
@@ -358,8 +357,8 @@ func (e *encoder) headers(id, content string) []codec.Header {
 	}
 }
 
-// chunkBytes is the size of a piece of a release. With key and headers, a piece is smaller than the largest message
-// that a topic accepts by default.
+// chunkBytes is the size of a piece of a release. Even with key and headers, a piece is below the default size limit
+// for messages of a topic.
 const chunkBytes = 900_000
 
 // pieces splits the JSON of a release into pieces. Piece i of n, counted from 1, has the release's key followed by /i,
@@ -383,7 +382,7 @@ func (e *encoder) pieces(step uint64, id string, value []byte) []Message {
 	return all
 }
 
-// value appends a value with its name.
+// value appends a value and its name.
 func (e *encoder) value(b []byte, v dp.Value) ([]byte, error) {
 	head, err := json.Marshal(struct {
 		Shape  []int  `json:"shape"`
@@ -423,8 +422,8 @@ func (e *encoder) value(b []byte, v dp.Value) ([]byte, error) {
 	return append(b, '}'), nil
 }
 
-// numbers appends x as JSON numbers, or as base64 of little-endian float64s. If unknown is true, a NaN becomes null
-// among JSON numbers. ok is false if JSON cannot represent a number.
+// numbers appends x as JSON numbers, or as base64 of little-endian float64s. If unknown is true, NaN is written as null
+// in a JSON list. ok is false if JSON cannot represent a number.
 func (e *encoder) numbers(b []byte, x []float64, unknown bool) (_ []byte, ok bool) {
 	switch {
 	case e.base64:
@@ -458,8 +457,8 @@ func (e *encoder) numbers(b []byte, x []float64, unknown bool) (_ []byte, ok boo
 	return append(b, ']'), true
 }
 
-// appendNumber appends x as encoding/json does: with the fewest digits that give x again, and with an exponent below
-// 10⁻⁶ and from 10²¹ on. ok is false if x is not finite.
+// appendNumber appends x as encoding/json does: with the fewest digits that parse to x. Numbers below 10⁻⁶ or from 10²¹
+// on have an exponent. ok is false if x is not finite.
 func appendNumber(b []byte, x float64) (_ []byte, ok bool) {
 	if math.IsNaN(x) || math.IsInf(x, 0) {
 		return b, false

@@ -17,7 +17,7 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// plainEstimator is a mechanism of fixed numbers.
+// plainEstimator is an estimator that returns fixed numbers.
 type plainEstimator struct{ Estimator }
 
 func (plainEstimator) Cost() dp.Cost { return dp.Cost{Adjacency: dp.Replace, Mu: 0.25} }
@@ -101,8 +101,8 @@ func TestGoldenRelease(t *testing.T) {
 	}
 }
 
-// TestPrivacyEvery: one of N releases has the privacy block, and the others its hash. A release made again in the form
-// of a published one has the same bytes.
+// TestPrivacyEvery: one of N releases has the privacy block, and the others its hash. If a release is made a second
+// time in the form of the published one, it has the same bytes.
 func TestPrivacyEvery(t *testing.T) {
 	t.Parallel()
 	s := goldenStream(t)

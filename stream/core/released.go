@@ -20,14 +20,14 @@ type Released struct {
 	Offsets   [2]int64 `json:"offsets"`
 	Covers    [2]int64 `json:"covers"`
 	Columns   []string `json:"columns"`
-	// Mechanism is its name.
+	// Mechanism is the name of the mechanism.
 	Mechanism string `json:"mechanism"`
 	// Target is the column that a regression predicts, or "" for other mechanisms.
 	Target string `json:"target,omitempty"`
 	// Level is the level of intervals, or 0 if there are none.
 	Level  float64 `json:"level,omitempty"`
 	Failed string  `json:"failed,omitempty"`
-	// Verdict is what the release says about bounds that a warm-up found, or "" if it says nothing.
+	// Verdict is the release's verdict on the bounds that a warm-up found, or "" if it has none.
 	Verdict string          `json:"verdict,omitempty"`
 	Values  []ReleasedValue `json:"values"`
 }
@@ -40,13 +40,13 @@ type ReleasedValue struct {
 	Data   Floats `json:"data"`
 	// SE holds standard errors: none, one for all entries, or one per entry.
 	SE Floats `json:"se,omitempty"`
-	// SEWithClipping adds an estimate of the error from clipping, if a warm-up found the clip norm.
+	// SEWithClipping is SE with an estimate of the clipping error added, if a warm-up found the clip norm.
 	SEWithClipping Floats `json:"se_with_clipping,omitempty"`
 	// Truth is the true value in a demonstration. A release never contains it.
 	Truth Floats `json:"truth,omitempty"`
 }
 
-// Floats are numbers for which JSON has null in place of NaN.
+// Floats are numbers. In JSON, null stands for NaN.
 type Floats []float64
 
 // MarshalJSON implements json.Marshaler.
@@ -156,7 +156,7 @@ func members(b []byte, fn func(name string, value []byte) error) error {
 		return errors.New("not an object")
 	}
 	for {
-		b = bytes.TrimLeft(b[1:], jsonSpace) // after a brace or a comma
+		b = bytes.TrimLeft(b[1:], jsonSpace) // skip the brace or comma
 		if b[0] == '}' {
 			return nil // an empty object
 		}
@@ -209,7 +209,7 @@ func valueLen(b []byte) int {
 }
 
 // parseErrors parses standard errors: one number, or a list in either encoding with NaN for an unknown one. It returns
-// nil if there are none.
+// nil if data is empty.
 func parseErrors(data json.RawMessage) ([]float64, error) {
 	switch {
 	case len(data) == 0 || string(data) == "null":
@@ -224,7 +224,7 @@ func parseErrors(data json.RawMessage) ([]float64, error) {
 	return numberList(data, true)
 }
 
-// numberList parses a list of numbers in valid JSON. If unknown is true, null gives NaN.
+// numberList parses a list of numbers in valid JSON. If unknown is true, it accepts null and returns NaN for it.
 func numberList(data []byte, unknown bool) ([]float64, error) {
 	all := make([]float64, 0, 1+bytes.Count(data, []byte{','}))
 	data = bytes.TrimLeft(data[1:], jsonSpace)

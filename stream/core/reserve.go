@@ -14,13 +14,13 @@ import (
 type Reserved struct {
 	// Sketches is the part for sketches. It is empty if no stream of the topic uses them.
 	Sketches dp.Cost `json:"sketches"`
-	// Mu is the rest, for all Gaussian releases together.
+	// Mu is the rest of the limit, for all Gaussian releases together.
 	Mu float64 `json:"mu"`
 }
 
-// Reserve returns the division of the limit of a stream's input. If a stream of the topic uses sketches, it adds the
-// costs of one epoch of each stream of the topic, finds how many times the limit covers the sum, and reserves the
-// sketches' share of that.
+// Reserve returns how the limit of a stream's input is divided. If a stream of the topic uses sketches, Reserve adds
+// the costs of one epoch of each stream of the topic. It then finds how many times the limit covers that sum, and
+// reserves the sketches' share.
 //
 // Errors: the limit does not cover one epoch of all streams of the topic together.
 func Reserve(c *config.Config, s *config.Stream) (*Reserved, error) {
@@ -66,7 +66,7 @@ func Reserve(c *config.Config, s *config.Stream) (*Reserved, error) {
 	return r, err
 }
 
-// Divide sets Reserved if one of the topic's streams uses sketches. Errors: as [Reserve].
+// Divide sets Reserved if one of the topic's streams uses sketches. It fails as [Reserve] does.
 func (d *Description) Divide(c *config.Config, s *config.Stream) error {
 	r, err := Reserve(c, s)
 	if err == nil && !r.Sketches.Empty() {

@@ -9,10 +9,11 @@ import (
 // Count is a released number with its standard error.
 type Count struct{ Value, SE float64 }
 
-// Shares are the numbers of a published release that say how many of its records count.
+// Shares are the numbers of a published release that tell how many of its records were valid, unclipped or counted.
 type Shares struct {
-	Rows uint64 // committed records of its step
-	// Valid is valid_count, Full full_share, Counted counted_share; nil if the release has none.
+	Rows uint64 // committed records of the release's step
+	// Valid is the value valid_count, Full is full_share and Counted is counted_share; nil: the release lacks the
+	// value.
 	Valid, Full, Counted *Count
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// measured are the streams, in addition to those of protecting, whose states TestStateSizes compares.
+// measured holds further streams whose states TestStateSizes compares, in addition to those in protecting.
 var measured = map[string]string{
 	"moments": `input = { topic = "orders", codec = "float64", columns = ["a", "b"] }
 step = 4
@@ -23,8 +23,8 @@ moments = { clip = 1.0, workload = "exponential", decay = 0.5 }`,
 }
 
 // TestStateSizes: the size of a state, which anyone with access to the instances' logs can see, depends on the
-// configuration and the number of steps, but not on the content of records. States of newton are left out, because what
-// they contain follows from its releases.
+// configuration and the number of steps, but not on the content of records. States of newton are left out, because
+// their content follows from its releases.
 func TestStateSizes(t *testing.T) {
 	t.Parallel()
 	all := maps.Clone(measured)

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Source names one partition of one topic of one cluster. Each has its own privacy budget.
+// Source names one partition of one topic of one cluster. Each Source has its own privacy budget.
 type Source struct {
 	Cluster   string `json:"cluster"`
 	Topic     string `json:"topic"`
@@ -18,7 +18,7 @@ const Merged = -1
 // merged is the spelling of Merged in names and keys.
 const merged = "merged"
 
-// Task is the work of one stream on one partition, or on all if Partition is Merged.
+// Task is the work of one stream on one partition, or on all its partitions if Partition is Merged.
 type Task struct {
 	Stream    string
 	Partition int
@@ -47,7 +47,7 @@ func parsePartition(name string) (partition int, ok bool) {
 // Part is one partition of a merged epoch.
 type Part struct {
 	Partition   int    `json:"partition"`
-	Incarnation uint64 `json:"incarnation"` // of its log
+	Incarnation uint64 `json:"incarnation"` // number of the partition's log
 	Base        int64  `json:"base"`        // first offset
 }
 

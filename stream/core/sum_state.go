@@ -7,7 +7,7 @@ import (
 	"github.com/streamdp/streamdp/internal/bin"
 )
 
-// movable is a part whose sums another process may take over.
+// movable is a part that can be encoded and sent to another process.
 type movable interface {
 	encoding.BinaryAppender
 	encoding.BinaryUnmarshaler
@@ -17,12 +17,12 @@ type movable interface {
 
 var errNotMovable = errors.New("the mechanism's sums cannot be sent to another process")
 
-// AppendBinary appends the exact sum to b: the partition's place in the manifest, step, offsets, number of records, and
-// the integers or rows of the estimator's part. [Sum.UnmarshalBinary] parses it in another process, for the same
-// manifest.
+// AppendBinary appends the exact sum to b: the partition's index in the manifest, the step, the offsets, the number of
+// records, and the integers or rows of the estimator's part. Another process with the same manifest parses it by
+// [Sum.UnmarshalBinary].
 //
-// Privacy: it is as private as the records.
-// Errors: a sum with entries of persons, because only one process may hold their map.
+// Privacy: the sum is as private as the records. Errors: the sum has entries of persons, whose map only one process may
+// hold.
 func (s *Sum) AppendBinary(b []byte) ([]byte, error) {
 	part, ok := s.part.(movable)
 	if !ok || s.persons {
@@ -58,7 +58,7 @@ func (s *Sum) UnmarshalBinary(data []byte) error {
 	return nil
 }
 
-// Reset empties the sum, so that another step may be summed into it.
+// Reset empties the sum, so that it can hold the sum of another step.
 func (s *Sum) Reset() error {
 	part, ok := s.part.(movable)
 	if !ok {
@@ -80,17 +80,17 @@ func (l *Leaf) Take(s *Sum) error {
 	return nil
 }
 
-// Abandon drops the records of the open step, which begins again. It returns the sum that they were added to, or nil if
-// there is none.
+// Abandon drops the records of the open step and begins the step again. It returns the sum that held the records, or
+// nil if there is none.
 func (l *Leaf) Abandon() *Sum {
 	s := l.sum
 	l.sum = nil
 	return s
 }
 
-// LeavesFrom returns a leaf for each partition, at the first step after the given one. next holds the partitions' first
-// offsets of that step. It is for a process that sums some partitions and makes no release, so the Core needs no keys,
-// and no state of the mechanism.
+// LeavesFrom returns a leaf for each partition, at the first step after the given one. next holds the first offset of
+// that step in each partition. A process that sums some partitions and makes no release uses it. So the Core needs
+// neither keys nor the mechanism's state.
 //
 // Errors: offsets at which that step cannot begin.
 func (c *Core) LeavesFrom(step uint64, next []int64) ([]*Leaf, error) {

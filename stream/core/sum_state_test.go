@@ -39,8 +39,8 @@ limit_epsilon = 3.0
 %s
 `
 
-// TestSumMoved: an epoch whose sums are made in other processes, which have no keys and begin at any step, has the
-// releases of one process.
+// TestSumMoved: an epoch has the same releases if other processes make its sums. Those processes have no keys and may
+// begin at any step.
 func TestSumMoved(t *testing.T) {
 	t.Parallel()
 	const moments = "[stream.orders.moments]\nclip = 1.0"
@@ -102,7 +102,7 @@ func TestSumMoved(t *testing.T) {
 					// Another process that has just begun.
 					next := make([]int64, 3)
 					for i := range next {
-						if next[i] = there[i].First(); i < p { // these are at the next step
+						if next[i] = there[i].First(); i < p { // these leaves are at the next step
 							next[i] = own[i].offsets.first
 						}
 					}

@@ -25,13 +25,12 @@ type Protected struct {
 	Cap        uint64 `json:"cap"`
 	Separation uint64 `json:"separation"`
 	PerStep    uint64 `json:"per_step"`
-	// Period is the number of steps after which every person may contribute again; 0: never.
+	// Period is the number of steps after which persons may contribute again; 0: they never may.
 	Period   uint64 `json:"period,omitempty"`
 	MaxUsers uint64 `json:"max_users"`
-	// Norm is P of matfact.Sensitivity: the weight of all records of a person.
+	// Norm is the P of matfact.Sensitivity: the weight of all records of a person.
 	Norm float64 `json:"norm"`
-	// EpsilonRecord is the cost of one record of a person who keeps the user key, at the δ of the guarantee; nil if
-	// unknown.
+	// EpsilonRecord is the ε of one record of a person whose user key stays, at the δ of the guarantee; nil: unknown.
 	EpsilonRecord *float64 `json:"epsilon_record,omitempty"`
 	Population    string   `json:"population"`
 	Partitioner   string   `json:"partitioner"`
@@ -54,8 +53,8 @@ func ProtectedOf(s *config.Stream, m *Mechanism) *Protected {
 		u.Population, u.Partitioner}
 }
 
-// epsilonRecord returns the ε, at the stream's δ, of one record of a person who keeps the user key. It is rounded up to
-// four digits, and nil if unknown. The stream must protect persons.
+// epsilonRecord returns the ε, at the stream's δ, of one record of a person whose user key stays unchanged. The ε is
+// rounded up to four digits, and nil if it is unknown. The stream must protect persons.
 func epsilonRecord(s *config.Stream, m *Mechanism) *float64 {
 	if m.record == nil {
 		return nil
@@ -63,8 +62,8 @@ func epsilonRecord(s *config.Stream, m *Mechanism) *float64 {
 	return Persons(*m.record, s.Privacy.Delta, 1)[0].Epsilon
 }
 
-// groupsOf returns nil if the stream protects records. Otherwise the manifest's numbers of records are numbers of
-// persons, because the epoch's cost is for a person.
+// groupsOf returns the guarantees for groups of persons, or nil if the stream protects records. The manifest's field
+// persons lists numbers of records. Here they are read as numbers of persons, because the epoch's cost is for a person.
 func groupsOf(s *config.Stream, m *Manifest) (all []releaseGroup) {
 	if s.User == nil {
 		return nil
@@ -77,7 +76,7 @@ func groupsOf(s *config.Stream, m *Manifest) (all []releaseGroup) {
 	return all
 }
 
-// allRecords says which records of a person differ between neighbouring logs.
+// allRecords returns a phrase that says which records of a person differ between neighbouring logs.
 func allRecords(s *config.Stream) string {
 	if s.User.Period > 0 {
 		return "all records that one person has in one period"
@@ -85,7 +84,7 @@ func allRecords(s *config.Stream) string {
 	return "all records of one person"
 }
 
-// instead says what replaces the records of a person in a neighbouring log.
+// instead returns a phrase that says what replaces a person's records in a neighbouring log.
 func instead(s *config.Stream) string {
 	if s.Privacy.Adjacency == dp.ZeroOut {
 		return "null records, which take their places and add nothing, or the reverse"
@@ -96,7 +95,7 @@ func instead(s *config.Stream) string {
 	return "those of another one, whatever they hold and wherever they are"
 }
 
-// personsInWords says what a person is, which records count, and what persons are not promised.
+// personsInWords returns sentences about what a person is, which records count, and what persons are not promised.
 func personsInWords(s *config.Stream, persons []Person) string {
 	u, p := s.User, s.Participation()
 	where := map[string]string{config.UserRecordKey: "the record's key"}[u.Key]
@@ -144,7 +143,7 @@ func personsInWords(s *config.Stream, persons []Person) string {
 		"two persons."
 }
 
-// whose says which releases of a ledger the limit covers.
+// whose returns a phrase that says which releases of a ledger the limit covers.
 func whose(s *config.Stream) string {
 	if s.User != nil {
 		text := "over the population " + s.User.Population

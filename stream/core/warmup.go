@@ -13,31 +13,31 @@ import (
 	"github.com/streamdp/streamdp/stream/codec"
 )
 
-// WarmupPlan describes the warm-up before a mechanism whose bounds it finds. Its numbers are public, and part of the
-// epoch's plan.
+// WarmupPlan describes a warm-up, which finds the bounds of the mechanism that follows it. The numbers are public, and
+// part of the epoch's plan.
 type WarmupPlan struct {
 	Records uint64 `json:"records"` // slots before the regression's first step
-	Needed  uint64 `json:"needed"`  // valid records among them, in every stage
+	Needed  uint64 `json:"needed"`  // valid records that each stage of the warm-up needs
 	Parts   uint64 `json:"parts"`   // number of steps of the warm-up
 }
 
-// leastWarmup is the default length of a warm-up, unless the noise needs more.
+// leastWarmup is the default length of a warm-up in records. Large noise makes it longer.
 const leastWarmup = 5000
 
-// warmed is an estimator after a warm-up that finds its bounds: centre and scale of the columns and, for a linear
-// regression, the norms to which features and target are shortened.
+// warmed is a warm-up, followed by an estimator whose bounds the warm-up finds: centre and scale of the columns and,
+// for a linear regression, the norms to which features and target are shortened.
 //
 // For example, slots 0 … 4999 of an epoch are the warm-up, and its release says that the target lies around 40 and that
-// features have norm 3.1 at most. From slot 5000 on, records go to the same estimator that a configuration with these
-// constants has, with the noise and the steps that were planned before the first record.
+// features have norm 3.1 at most. From slot 5000 on, records go to the estimator that a configuration with these
+// constants would have. Its noise and steps were planned before the first record.
 //
 // Privacy: the slot of a record decides whether it is in the warm-up or in what follows; it is never in both. The
-// warm-up has the μ that the estimator charges, or a little less. What follows uses only the warm-up's release, so all
-// releases together cost a record that μ, under either adjacency: composition of adaptive mechanisms on disjoint
-// records. An estimator with sketches charges more than its μ; the warm-up's records then cost less than is charged.
-// Memory: that of the estimator and of the warm-up (bounds.Warmup).
+// warm-up costs its records the μ that the estimator charges, or a little less. The estimator knows the warm-up's
+// records only through the warm-up's release. So all releases together cost a record that μ, under either adjacency, by
+// composition of adaptive mechanisms on disjoint records. An estimator with sketches charges more than its μ; the
+// warm-up's records then cost less than is charged. Memory: the estimator's and the warm-up's (bounds.Warmup).
 type warmed struct {
-	Estimator // the estimator that follows; until the bounds are found, one for placeholder bounds
+	Estimator // the estimator after the warm-up; until the bounds are found, one with placeholder bounds
 
 	stream *config.Stream
 	plan   WarmupPlan
@@ -47,13 +47,13 @@ type warmed struct {
 	after   *Mechanism // the mechanism of the present estimator
 	ready   bool
 	row     []float64
-	records uint64 // of the open step of the warm-up
+	records uint64 // records in the open step of the warm-up
 }
 
 // warmedSteps is a warmed estimator whose step lengths depend on its releases.
 type warmedSteps struct{ *warmed }
 
-// newWarmed builds an automatic stream's mechanism; see [NewMechanism].
+// newWarmed builds the mechanism of a stream with automatic bounds; see [NewMechanism].
 func (d *descriptor) newWarmed(s *config.Stream, plan json.RawMessage, initial []float64) (*Mechanism, error) {
 	m, err := d.build(s.Standing(), plan, initial)
 	if err != nil {
@@ -92,7 +92,7 @@ func (d *descriptor) newWarmed(s *config.Stream, plan json.RawMessage, initial [
 	if err != nil {
 		return nil, err
 	}
-	m.ahead = false // leaves of a window would need what the warm-up finds
+	m.ahead = false // the leaves of a window would need the bounds before the warm-up has found them
 	m.scales, m.found, m.warmup, m.Warmup = true, b.Regression.X, &own, int64(own.Records)
 	if m.Refused != nil {
 		m.Refused = func() (codec.Reason, uint64) { return e.after.Refused() }
@@ -113,8 +113,8 @@ func (d *descriptor) newWarmed(s *config.Stream, plan json.RawMessage, initial [
 	return m, nil
 }
 
-// agrees reports whether a kept plan equals the configuration's own, up to rounding on another processor. Numbers that
-// depend on rounding may differ by one or two.
+// agrees reports whether the recorded plan p equals the plan own that the configuration gives now. Numbers that depend
+// on rounding may differ by one or two, because another processor may round differently.
 func (p WarmupPlan) agrees(own WarmupPlan) bool {
 	near := func(a, b uint64) bool { return max(a, b)-min(a, b) <= 2 }
 	return p.Parts == own.Parts && near(p.Needed, own.Needed) && near(p.Records, own.Records)
@@ -134,8 +134,8 @@ func joined(object json.RawMessage, name string, value any) (json.RawMessage, er
 	return json.Marshal(fields)
 }
 
-// follow builds the estimator that follows a warm-up. It has the plan that the epoch recorded, except for the numbers
-// in units of a bound. These are computed again, by arithmetic that gives the same result everywhere.
+// follow builds the estimator that follows a warm-up, from the plan that the epoch recorded. Only the plan's numbers in
+// units of a bound are computed again, by arithmetic that gives the same result on every machine.
 func (d *descriptor) follow(s *config.Stream, recorded json.RawMessage, initial []float64,
 	f *bounds.Found) (*Mechanism, error) {
 	centre, scale := slices.Clone(f.Centre), slices.Clone(f.Scale)
@@ -175,7 +175,7 @@ func (e *warmed) Range(t uint64) (first, end uint64) {
 	return e.plan.Records + first, e.plan.Records + end
 }
 
-// Longest bounds the slots of the first t steps; see adaptive.
+// Longest returns an upper bound on the slots of the first t steps; see adaptive.
 func (e warmedSteps) Longest(t uint64) uint64 {
 	if t <= e.plan.Parts {
 		return e.plan.Records
@@ -190,13 +190,13 @@ func (e warmedSteps) Longest(t uint64) uint64 {
 // Ended reports whether the warm-up found no bounds, so that no step can follow.
 func (e *warmed) Ended() (why string, ended bool) { return "warmup", e.warm.Failed() }
 
-// Sizes returns the sizes of both together.
+// Sizes returns the sizes of warm-up and estimator together.
 func (e *warmed) Sizes() dp.Sizes {
 	a, b := e.Estimator.Sizes(), e.warm.Sizes()
 	return dp.Sizes{State: 1 + 8 + a.State + b.State, Release: a.Release + b.Release, Peak: a.Peak + b.Peak}
 }
 
-// Add adds a record to the warm-up, or scaled to the estimator.
+// Add adds a record to the warm-up or, scaled, to the estimator.
 func (e *warmed) Add(slot uint64, row []float64) {
 	switch {
 	case !e.ready:
@@ -239,7 +239,7 @@ func (e *warmed) closeWarmup(n dp.Noise) (*dp.Release, error) {
 	return r, e.begin()
 }
 
-// begin makes the estimator that follows if the warm-up is over.
+// begin makes the estimator once the warm-up is over.
 func (e *warmed) begin() (err error) {
 	if e.ready = e.warm.Done() && !e.warm.Failed(); !e.ready {
 		return nil
@@ -252,14 +252,14 @@ func (e *warmed) begin() (err error) {
 	return nil
 }
 
-// Bounds is what every later release repeats about the warm-up before a regression.
+// Bounds is the result of a regression's warm-up, which every later release repeats.
 type Bounds struct {
 	Verdict string    `json:"verdict"` // "partial": a column is frozen; else "ok"
 	Centre  []float64 `json:"centre"`
 	Scale   []float64 `json:"scale"`
 	Frozen  []string  `json:"frozen"` // columns
-	// ClipX and ClipY are in scaled units; 0: no such bound. ClippedX and ClippedY are the shares of the warm-up's rows
-	// beyond the found bounds.
+	// ClipX and ClipY are the norms to which features and target are shortened, in scaled units; 0: none. ClippedX and
+	// ClippedY are the shares of the warm-up's rows beyond the found bounds.
 	ClipX    float64  `json:"clip_x,omitempty"`
 	ClippedX *float64 `json:"clipped_x,omitempty"`
 	ClipY    float64  `json:"clip_y,omitempty"`
@@ -282,8 +282,8 @@ func (e *warmed) bounds() *Bounds {
 	return b
 }
 
-// withFrozen sets the coefficients of frozen columns to 0. The regression's coefficients for them are noise, because
-// their scaled values are 0.
+// withFrozen sets the coefficients of frozen columns to 0. The regression returns only noise for them, because their
+// scaled values are 0.
 func (e *warmed) withFrozen(values []dp.Value) {
 	target := e.stream.Bounds().Regression.Target
 	for _, j := range e.warm.Found().FrozenColumns() {

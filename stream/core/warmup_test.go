@@ -16,7 +16,7 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/estimatortest"
 )
 
-// automatic is a stream that finds all bounds of a regression of y, with this table.
+// automatic returns a stream with the given table: a regression of y that finds all its bounds.
 func automatic(table string, lines ...string) string {
 	return "[stream.s]\ninput = { topic = \"t\", columns = [\"a\", \"y\", \"b\"] }\noutput.topic = \"o\"\n" +
 		"centre = \"auto\"\nscale = \"auto\"\nwarmup = 1200\n" +
@@ -25,7 +25,7 @@ func automatic(table string, lines ...string) string {
 		table + "\ntarget = \"y\"\n"
 }
 
-// automatics are streams with a warm-up, by name.
+// automatics holds streams with a warm-up, by name.
 var automatics = map[string]string{
 	"newton": automatic("sgd]\nclip_x = \"auto\""),
 	"newton, split": strings.Replace(automatic("sgd]\nclip_x = \"auto\"\nclip_y = \"auto\"", `warmup_mode = "split"`),
@@ -66,7 +66,7 @@ func TestWarmed(t *testing.T) {
 			s := parsed(t, text)
 			m, err := NewMechanism(s, nil, nil)
 			must(t, err)
-			// No slot is in two steps: a record is in the warm-up or in what follows.
+			// No slot is in two steps: a record is in the warm-up or in a later step.
 			var covered uint64
 			parts := m.warmup.Parts
 			for step := uint64(1); step <= parts+1; step++ {
@@ -118,7 +118,7 @@ func TestWarmed(t *testing.T) {
 				t.Fatalf("found %+v", b)
 			}
 
-			if s.Adam != nil { // it has its own units, so nothing is passed on to another epoch
+			if s.Adam != nil { // each epoch has its own units, so no parameters are passed to the next
 				state, err := m.AppendBinary(nil)
 				must(t, err)
 				if x, err := LearntBy("adam", state); x != nil || err != nil || LearningOf(s) != nil ||
@@ -172,8 +172,8 @@ func noteOf[T any](r *dp.Release, name string) (x T) {
 	return x
 }
 
-// TestWarmedPlans: the plan of another warm-up, or of none, is refused. Restoring a damaged state fails or succeeds
-// without a panic.
+// TestWarmedPlans: the plan of another warm-up, or one without a warm-up, is refused. Restoring a damaged state may
+// fail or succeed, but must not panic.
 func TestWarmedPlans(t *testing.T) {
 	t.Parallel()
 	s := parsed(t, automatics["refit"])
@@ -280,7 +280,7 @@ func TestWarmedVerdicts(t *testing.T) {
 	}
 }
 
-// coupled runs mechanism m over its warm-up and the steps after it, once with record x and once with record y in one
+// coupled runs a mechanism over its warm-up and the steps after it, once with record x and once with record y in one
 // slot. All releases are held fixed: the second run hides different integers, and its noise is moved to compensate.
 // coupled returns how far the noise moved in the warm-up, in units of μ,
 //
@@ -393,7 +393,7 @@ type spy func(array string, row []int64) dp.Row
 
 func (s spy) Row(array string, row []int64) dp.Row { return s(array, row) }
 
-// moveRow is a row whose coordinates are moved.
+// moveRow is a row with shifted coordinates.
 type moveRow struct {
 	dp.Row
 	by []float64
@@ -423,9 +423,9 @@ func (e *twice) Add(slot uint64, row []float64) {
 	e.Estimator.Add(slot, row)
 }
 
-// TestWarmedSensitivity changes one record and holds all releases fixed. A record of the warm-up moves them by at most
-// μ, and what follows hides the same integers with and without it. A record after the warm-up is in none of its
-// histograms. A record in both is detected.
+// TestWarmedSensitivity changes one record and holds all releases fixed. A record of the warm-up moves its noise by at
+// most μ, and the steps after the warm-up hide the same integers with and without the record. A record after the
+// warm-up is in none of its histograms. A record in both is detected.
 func TestWarmedSensitivity(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"newton", "refit"} {

@@ -21,7 +21,7 @@ func Computes(s *config.Stream) string {
 	return text
 }
 
-// howOften says in which steps a person's records count. The stream must protect persons.
+// howOften returns a phrase that says in which steps a person's records count. The stream must protect persons.
 func howOften(s *config.Stream) string {
 	p := s.Participation()
 	text := fmt.Sprintf("at most %s", counted(p.Count, "step"))
@@ -55,18 +55,18 @@ func enumerated(names []string) string {
 	}
 }
 
-// features returns the columns without the target.
+// features lists the columns except target.
 func features(s *config.Stream, target string) string {
 	return enumerated(slices.DeleteFunc(slices.Clone(s.Input.Row()), func(c string) bool { return c == target }))
 }
 
-// onlineComputed says what an online regression publishes.
+// onlineComputed returns a sentence about what an online regression publishes.
 func onlineComputed(s *config.Stream) string {
 	return fmt.Sprintf("Linear regression of %s on %s, updated as records come in.", s.SGD.Target,
 		features(s, s.SGD.Target))
 }
 
-// momentsComputed says what a stream of moments publishes.
+// momentsComputed returns a sentence about what a stream of moments publishes.
 func momentsComputed(s *config.Stream) string {
 	m := s.Moments
 	first, over := "Means", "over all records of the epoch so far"

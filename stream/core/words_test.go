@@ -86,8 +86,8 @@ func TestComputesMoments(t *testing.T) {
 	}
 }
 
-// TestPower: the bound is the smaller of the two lines of the trade-off. It is never below a guess or above certainty,
-// and no Gaussian mechanism with that (ε, δ) has a test beyond it.
+// TestPower: the bound is the smaller of the two lines of the trade-off. It is never below a random guess or above 1,
+// and no test against a Gaussian mechanism with that (ε, δ) exceeds it.
 func TestPower(t *testing.T) {
 	for _, x := range []struct{ alpha, epsilon, delta, want float64 }{
 		{0.05, 0, 0, 0.05},

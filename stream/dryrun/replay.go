@@ -1,5 +1,5 @@
-// Package dryrun contains what needs no Kafka, master key or state: it describes a stream's guarantee, decodes a sample
-// of records, and replays a stream's estimator over the records of a file.
+// Package dryrun tries out a stream without Kafka, master key or state: it describes the stream's guarantee, decodes a
+// sample of records, and replays the stream's estimator over the records of a file.
 package dryrun
 
 import (
@@ -17,11 +17,11 @@ import (
 )
 
 // Replay runs a stream's estimator on records from any source, with the decoder, estimator and release format of the
-// daemon. It treats the records as a log that holds nothing else, from offset 0. It uses no Kafka, state or ledger.
+// daemon. The records form a log that begins at offset 0 and has no gaps. It uses no Kafka, state or ledger.
 //
 // Privacy: all keys are drawn for this run and destroyed with it, so no other run and no release of the daemon has its
-// noise. The run is a mechanism of its own: publishing its releases costs (ε, δ) on these records once more. No ledger
-// records that; only the statements in the releases say it.
+// noise. The run is a separate mechanism: publishing its releases costs these records (ε, δ) once more. No ledger
+// records this cost; only the statements in the releases mention it.
 type Replay struct {
 	s       *config.Stream
 	core    *core.Core
@@ -36,10 +36,10 @@ type Replay struct {
 	rejected [codec.Reasons]int64
 }
 
-// NewReplay returns a replay of stream s that passes its releases to publish. x knows the schemas of the records; nil
+// NewReplay returns a replay of stream s that passes its releases to publish. x finds the schemas of the records; nil
 // if they have none. If seed is not nil, it fixes all keys; then nothing is protected, and every release says so.
 //
-// Errors: a stream that cannot read files, or whose mechanism or codec cannot be made.
+// Errors: the stream needs data that a file lacks, or its mechanism or codec cannot be made.
 func NewReplay(
 	x *connect.Schemas, s *config.Stream, version string, seed *uint64, publish func(release []byte) error,
 ) (*Replay, error) {
@@ -105,7 +105,8 @@ func mechanism(s *config.Stream) (*core.Mechanism, error) {
 	return mech, nil
 }
 
-// drawKeys returns the keys of this run's epoch, and their nonce. A seed fixes them.
+// drawKeys returns the keys of this run's epoch, and their nonce. They are random, or determined by the seed if it is
+// not nil.
 func drawKeys(s *config.Stream, seed *uint64) (*dp.Epoch, [16]byte, error) {
 	master, secret, nonce := dp.NewSecret(), dp.NewSecret(), keys.NewNonce()
 	if seed != nil {
@@ -140,8 +141,8 @@ func manifest(s *config.Stream, mech *core.Mechanism, keys *dp.Epoch, nonce [16]
 	}
 }
 
-// Add takes the value of the next record; nil is a tombstone. It closes the step that the record completes, unless
-// steps are by the clock, which EndStep closes. After the horizon it returns dp.ErrExhausted and ignores the record.
+// Add takes the value of the next record; nil is a tombstone. If the record completes a step, Add closes it. Steps by
+// the clock are closed by EndStep instead. After the horizon it returns dp.ErrExhausted and ignores the record.
 func (r *Replay) Add(value []byte) error {
 	if r.done {
 		return dp.ErrExhausted
@@ -166,7 +167,7 @@ func (r *Replay) Add(value []byte) error {
 	return r.close()
 }
 
-// EndStep ends a step by the clock. The step holds the records since the last one. After the horizon it returns
+// EndStep ends a step by the clock. The step holds the records since the step before. After the horizon it returns
 // dp.ErrExhausted.
 func (r *Replay) EndStep() error {
 	if r.done {
@@ -239,8 +240,8 @@ func (r *Replay) Clipped() (n uint64, ok bool) {
 	return clipped(), true
 }
 
-// Watch calls see with the row of every later record, in original units, before the estimator takes it. The row is nil
-// if the record gives none. The results of see are not private.
+// Watch sets a function that is called with the row of every later record, in original units, before the estimator
+// takes it. The row is nil if the record gives none. What see computes from rows is not private.
 func (r *Replay) Watch(see func(row []float64)) { r.watch = see }
 
 // Close destroys the keys.

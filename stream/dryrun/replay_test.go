@@ -149,8 +149,8 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// TestReplayEnds: a replay ends at the horizon and fails for later records, and it ends if the receiver of releases
-// fails.
+// TestReplayEnds: a replay ends at the horizon, and then fails for later records. It also ends if the receiver of
+// releases fails.
 func TestReplayEnds(t *testing.T) {
 	t.Parallel()
 	records := slices.Repeat([]string{`{"amount": 40, "items": 3, "weight": 1}`}, 20)
@@ -171,7 +171,7 @@ func TestReplayEnds(t *testing.T) {
 	}
 }
 
-// TestReplayMethods: a stream of every method names its method, and what that was chosen from.
+// TestReplayMethods: the releases of a stream with any method name the method, and with "auto" the alternatives.
 func TestReplayMethods(t *testing.T) {
 	t.Parallel()
 	records := slices.Repeat([]string{`{"amount": 40, "items": 3, "weight": 1}`}, 3)
@@ -232,7 +232,8 @@ func TestReplayMethods(t *testing.T) {
 	}
 }
 
-// TestReplayStatements: a replay claims no more about its solver's arithmetic than the daemon does.
+// TestReplayStatements: the statements of a replay claim no more about the solver's arithmetic than those of the
+// daemon.
 func TestReplayStatements(t *testing.T) {
 	t.Parallel()
 	records := slices.Repeat([]string{`{"a":1,"b":2,"c":3}`}, 40)

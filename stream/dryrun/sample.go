@@ -27,7 +27,7 @@ type Sample struct {
 	widths  []int // row width of each column's codec
 }
 
-// SampleColumn counts what records hold in one column, independent of the other columns.
+// SampleColumn counts the values of records in one column, independent of the other columns.
 type SampleColumn struct {
 	Name    string           `json:"name"`
 	Numbers int64            `json:"numbers"` // records with a usable value in the column
@@ -35,7 +35,7 @@ type SampleColumn struct {
 	Plain   bool             `json:"-"`       // the value is a number, and is used unchanged
 }
 
-// NewSample returns an empty sample of stream s. x knows the schemas of the records, if they have any.
+// NewSample returns an empty sample of stream s. x finds the schemas of the records, if they have any.
 func NewSample(x *connect.Schemas, s *config.Stream) (*Sample, error) {
 	f, err := x.Format(s)
 	if err != nil {

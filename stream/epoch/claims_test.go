@@ -16,7 +16,8 @@ import (
 )
 
 // TestClaimsAcross: two fresh directories open epoch 1 at the same moment, one with the stream merged and one without.
-// The first in the topic opens it. The other charges nothing, even if it had opened the epoch before it read the topic.
+// The directory whose line is first in the control topic opens the epoch. The other charges nothing, even if it had
+// opened the epoch before it read the topic.
 func TestClaimsAcross(t *testing.T) {
 	t.Parallel()
 	merged := fixtures.With(fixtures.MergedStream, `"all"`, "[0]")

@@ -13,12 +13,12 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// void ends an epoch that never began.
+// void takes back the opening of an epoch that never began.
 func (k *Keeper) void(ctx context.Context, opened *ledger.Entry) error {
 	return k.Atomically(func() error { return k.takeBack(ctx, opened) })
 }
 
-// takeBack does the work of void, within an opening.
+// takeBack does the work of void. The caller must be inside Atomically.
 func (k *Keeper) takeBack(ctx context.Context, opened *ledger.Entry) error {
 	if err := k.DoDisk(ctx, func() error { return k.Store.DestroySecret(opened.Epoch) }); err != nil {
 		return err
@@ -31,8 +31,9 @@ func (k *Keeper) takeBack(ctx context.Context, opened *ledger.Entry) error {
 }
 
 // CloseEpoch closes the open epoch in the ledger. From then on, its charge covers the offsets below the end of each
-// partition; an end of −1 means no limit. steps is a lower bound of the epoch's steps. CloseEpoch then destroys what
-// must not outlive the epoch. The epoch's releases must have been acknowledged or given up.
+// partition; an end of −1 means no limit. steps is a lower bound of the epoch's steps. CloseEpoch then destroys the
+// checkpoint and the secret. Before the call, the broker must have acknowledged the epoch's releases, or they must have
+// been given up.
 func (k *Keeper) CloseEpoch(ctx context.Context, opened *ledger.Entry, ends []ledger.EntryPart, steps uint64,
 	reason string) error {
 	var end int64
@@ -58,7 +59,7 @@ func (k *Keeper) CloseEpoch(ctx context.Context, opened *ledger.Entry, ends []le
 }
 
 // CloseStopped closes an epoch that is open but not running, for example because the configuration changed, a key is
-// lost, the log is a different one, or the daemon is down. It uses only the checkpoint of the epoch's state, if there
+// lost, the log is a different one, or the daemon is down. It needs only the checkpoint of the epoch's state, if there
 // is one.
 func (k *Keeper) CloseStopped(ctx context.Context, opened *ledger.Entry, drop bool) error {
 	m, _, unusable := k.Manifest(opened)
@@ -108,8 +109,8 @@ func (k *Keeper) CloseStopped(ctx context.Context, opened *ledger.Entry, drop bo
 	_, behind := k.Guard.Behind()
 	switch {
 	case lost != nil || behind:
-		// Another copy of this state has run, or may have. A release that is not published yet could differ from the
-		// one that the copy published, so it is not published.
+		// Another copy of this state has run, or may have. It may have published a different release for the same step,
+		// so the unpublished releases are not sent.
 		if len(left) > 0 && !drop {
 			if lost == nil {
 				err = output.ErrBehind
@@ -144,8 +145,8 @@ func (k *Keeper) CloseStopped(ctx context.Context, opened *ledger.Entry, drop bo
 	return k.CloseEpoch(ctx, opened, ends, cp.Step, ledger.ReasonRequest)
 }
 
-// Reached returns lower bounds of the ends and steps of an epoch that is not running, from its checkpoint if there is
-// one.
+// Reached returns lower bounds of the ends and steps of an epoch that is not running. It reads them from the checkpoint
+// if there is one.
 func (k *Keeper) Reached(opened *ledger.Entry) (ends []ledger.EntryPart, steps uint64) {
 	cp, err := k.Store.Load()
 	known := err == nil && cp != nil && cp.Epoch == opened.Epoch
@@ -164,7 +165,7 @@ func (k *Keeper) Reached(opened *ledger.Entry) (ends []ledger.EntryPart, steps u
 
 // reach returns upper bounds of the ends of an epoch whose ends are not known. Each partition was read at least up to
 // its position in cp or, without cp, up to the end of its releases, in released. A partition whose log has lost its end
-// gets no bound, however long the other logs are.
+// gets no bound.
 func (k *Keeper) reach(ctx context.Context, opened *ledger.Entry, released []int64,
 	cp *state.Checkpoint) (ends []ledger.EntryPart, err error) {
 	for i, v := range opened.Views() {
@@ -184,9 +185,9 @@ func (k *Keeper) reach(ctx context.Context, opened *ledger.Entry, released []int
 }
 
 // reachOf returns an upper bound of the end of an epoch in one partition: the end of the log, or −1 (no bound) if the
-// topic may be a different log from the one that the epoch read, or ends before atLeast. The log is the epoch's if the
-// topic has the id that the ledger recorded or, without ids, holds the record anchor, which the epoch read. An epoch
-// with a horizon ends there at the latest.
+// topic may be a different log from the one that the epoch read, or ends before atLeast. It is the same log if the
+// topic has the id that the ledger recorded. If brokers have no ids, it is the same log if it holds the record anchor,
+// which the epoch read. The bound of an epoch with a horizon is at most the horizon's end.
 //
 // For example, an epoch has read 1000 records, and its topic is then deleted and created again with 10. The new log's
 // end, 10, is no bound.
@@ -251,13 +252,13 @@ func (k *Keeper) publishLeft(ctx context.Context, outbox []state.Message) error 
 }
 
 // FinishClosings destroys checkpoints and secrets of closed epochs, and records that in the ledger. It runs at every
-// start and before another epoch opens, until it is done. A keeper made by NewKeeper is enough for it.
+// start and before each opening of an epoch, and continues work that was left undone. It needs only a keeper made by
+// NewKeeper.
 func (k *Keeper) FinishClosings(ctx context.Context) error {
 	if len(k.D.Ledger.Undestroyed(k.Task)) == 0 {
 		return nil
 	}
-	// The checkpoint belongs to a closed epoch, unless another epoch is open that an old copy of the ledger does not
-	// know.
+	// The checkpoint belongs to a closed epoch, unless the ledger is an old copy that lacks a newer, open epoch.
 	if k.D.Ledger.Newest(k.Task).Kind == ledger.KindClose && k.ledgerIsNewest() == nil {
 		if err := k.Atomically(func() error { return k.DoDisk(ctx, k.Store.Erase) }); err != nil {
 			return err

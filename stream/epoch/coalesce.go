@@ -4,7 +4,7 @@ import (
 	"sync"
 )
 
-// coalesced does work for several callers at once. Each caller gets the result of a run that began after its call, so a
+// coalesced does work for several callers at once. Each caller gets the result of a run that began after its call. So a
 // thousand concurrent callers need only a few runs.
 type coalesced struct {
 	running sync.Mutex

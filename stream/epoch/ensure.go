@@ -91,8 +91,8 @@ func (k *Keeper) OpensByItself(last *ledger.Entry) bool {
 		last.Kind == ledger.KindClose && last.Reason == ledger.ReasonHorizon && k.S.OnHorizon == "rollover"
 }
 
-// haltUnopened returns the halt of a task that would open an epoch only because the configuration was reloaded. A
-// reload does not charge a budget.
+// haltUnopened returns the halt of a task that is held after a reload of the configuration. Such a task waits for an
+// operator, because a reload must not charge a budget.
 func (k *Keeper) haltUnopened() error {
 	return failure.Haltf(failure.Unopened,
 		"the task has no open epoch, and a reload of the configuration opens none: open and charge it with "+

@@ -10,8 +10,8 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// ledgerIsNewest refuses a ledger that lacks epochs whose files exist. With it, their charges would be forgotten and
-// their numbers used again.
+// ledgerIsNewest refuses a ledger that lacks epochs whose files exist. Such a ledger would forget their charges and use
+// their numbers again.
 func (k *Keeper) ledgerIsNewest() error {
 	n, err := k.Store.NewestEpoch()
 	if err != nil {
@@ -26,8 +26,8 @@ func (k *Keeper) ledgerIsNewest() error {
 }
 
 // ledgerIsNewest refuses to charge to a ledger that lacks something that the files of any task refer to: an epoch, or
-// the line that a checkpoint names. If the ledger lacked one task's charges, all others could overspend. Tasks that ask
-// at the same time share one look at the files, which begins after all of them have asked.
+// the line that a checkpoint names. If the ledger lacked one task's charges, all others could overspend. Concurrent
+// callers share one check of the files, which begins after all of them have called.
 func (s *Shard) ledgerIsNewest() error { return s.Evidence.do(s.ledgerHasAll) }
 
 func (s *Shard) ledgerHasAll() error {
@@ -63,9 +63,10 @@ func (s *Shard) ledgerHasAll() error {
 	return nil
 }
 
-// began reports whether an epoch whose manifest is missing may have drawn noise. It has drawn none if the mark of an
-// interrupted opening exists, and neither a checkpoint nor a release of the epoch. Without the mark, its files were
-// lost; then it may have drawn noise even if no release is found, because the releases may be lost too.
+// began reports whether an epoch whose manifest is missing may have drawn noise. The epoch has drawn no noise if the
+// mark of an interrupted opening exists, and neither a checkpoint nor a release of the epoch does. Without the mark,
+// files of the epoch were lost. It may then have drawn noise even if no release is found, because releases may be lost
+// too.
 func (k *Keeper) began(ctx context.Context, opened *ledger.Entry) (bool, error) {
 	if opening, err := k.Store.Marked(opened.Epoch); err != nil || !opening {
 		return true, err
@@ -84,8 +85,8 @@ func (k *Keeper) began(ctx context.Context, opened *ledger.Entry) (bool, error) 
 // ErrNoManifest says that the manifest of an epoch is missing.
 var ErrNoManifest = errors.New("the epoch has no manifest")
 
-// Recoverable halts if an epoch has lost its checkpoint and the output has no release to compare repeated releases
-// with.
+// Recoverable is for an epoch that has lost its checkpoint. It halts if the output has no release with which repeated
+// releases could be compared.
 func (k *Keeper) Recoverable(ctx context.Context, opened *ledger.Entry) error {
 	opening, err := k.Store.Marked(opened.Epoch)
 	if err != nil || opening {

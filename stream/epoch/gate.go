@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// OpenGate counts the epochs that are being opened, from their charge on. While streams change, it is shut and no
+// OpenGate counts the epochs that are being opened, from their charge on. While streams change, the gate is shut and no
 // opening can begin.
 type OpenGate struct {
 	mu     sync.Mutex

@@ -19,10 +19,10 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// incarnation returns the number under which the ledger counts this log. It is the last number if the log still holds
-// the record at which the last epoch ended, and the next number if that record is gone or nothing proves that it is the
-// same log. With sameLog, the operator asserts that the log is the same although retention, a lost checkpoint or a new
-// master key has removed the proof. incarnation also returns the record found.
+// incarnation returns the number under which the ledger counts this log. The number stays the same if the log still
+// holds the record at which the last epoch ended. It is the next number if that record is gone or nothing proves that
+// the log is the same. With sameLog, the operator asserts that the log is the same although retention, a lost
+// checkpoint or a new master key has removed the proof. incarnation also returns an anchor of the record found.
 func (k *Keeper) incarnation(ctx context.Context, src core.Source, topicID string, sameLog bool) (number uint64,
 	anchor *kafka.Anchor, err error) {
 	log, err := k.offsets(ctx, src)
@@ -45,7 +45,7 @@ func (k *Keeper) incarnation(ctx context.Context, src core.Source, topicID strin
 	switch {
 	case last == nil:
 	case lastKey != "" && lastKey != credentials.KeyID(k.D.Key) && last.AnchorOffset < log.End:
-		// The anchor was authenticated with a former key, so it cannot be checked.
+		// The anchor's MAC was made with a former master key, so it cannot be checked.
 	default:
 		if found,
 			err = w.look(ctx, last.AnchorOffset,
@@ -71,7 +71,7 @@ const (
 	recordGone                     // retention has deleted it
 )
 
-// logProbe looks in a log for records that were read from it.
+// logProbe checks whether a log still holds records that were read from it.
 type logProbe struct {
 	r      *Keeper
 	src    core.Source
@@ -79,7 +79,7 @@ type logProbe struct {
 	anchor *kafka.Anchor // the last record found
 }
 
-// look checks the record at an offset by its hash.
+// look checks whether the record at an offset is still there. The function `is` recognises it by its hash.
 func (w *logProbe) look(ctx context.Context, offset int64, is func(hash [32]byte) bool) (probeResult, error) {
 	switch {
 	case offset < w.log.Start:
@@ -107,8 +107,8 @@ func (w *logProbe) look(ctx context.Context, offset int64, is func(hash [32]byte
 
 // anchorsOfOthers looks for the anchors of other streams' open epochs on this incarnation. It reads them from the
 // checkpoints, because this process may not run those streams. It returns recordOther if an anchor shows that the log
-// is a different one, recordGone if retention deleted anchors and left none, and recordThere if one is left or there
-// never was one. It sets unproven if a checkpoint is damaged.
+// is a different one, recordGone if retention has deleted the records of all anchors, and recordThere if one is left or
+// no stream has an anchor. It sets unproven to true if a checkpoint is damaged.
 func (k *Keeper) anchorsOfOthers(ctx context.Context, w *logProbe, n uint64, unproven *bool) (probeResult, error) {
 	gone, there := false, false
 	for _, t := range k.D.Ledger.Tasks() {
@@ -146,8 +146,8 @@ func (k *Keeper) anchorsOfOthers(ctx context.Context, w *logProbe, n uint64, unp
 	return recordThere, nil
 }
 
-// provenLog looks for the older anchors of a checkpoint in the log. Those that retention has left must be unchanged. A
-// compacted log need not keep any.
+// provenLog looks for the older anchors of a checkpoint in the log. The records that retention has left must be
+// unchanged. A compacted log need not keep any of them.
 func (k *Keeper) provenLog(ctx context.Context, m *core.Manifest, cp *state.Checkpoint) error {
 	if k.S.Input.AllowCompacted {
 		return nil
@@ -185,11 +185,11 @@ func concurrently(ctx context.Context, first, second func(context.Context) error
 	return err
 }
 
-// mostConcurrent is the largest number of concurrent looks at logs of one kind, per task.
+// mostConcurrent is the largest number of logs that a task examines concurrently.
 const mostConcurrent = 8
 
-// forEachConcurrently calls f with each number below n, a few concurrently, and returns the error of the smallest
-// number.
+// forEachConcurrently calls f with each number below n, at most mostConcurrent calls at a time. If several calls fail,
+// it returns the error of the smallest number.
 func forEachConcurrently(n int, f func(i int) error) error {
 	errs := make([]error, n)
 	var next atomic.Int64
@@ -220,7 +220,7 @@ func (k *Keeper) proven(ctx context.Context, src core.Source, older []kafka.Anch
 	return forEachConcurrently(len(older), func(i int) error {
 		a := older[i]
 		if a.Offset >= log.End {
-			return nil // the log is truncated; the reader reports that
+			return nil // the log is truncated; the reader will report it
 		}
 		w := &logProbe{r: k, src: src, log: log}
 		found, err := w.look(ctx, a.Offset, func(h [32]byte) bool { return h == a.Hash })

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestJoint: callers share a run that begins after their calls, and its error.
+// TestJoint: callers share a run that begins after their calls, and get its error.
 func TestJoint(t *testing.T) {
 	t.Parallel()
 	var j coalesced

@@ -1,8 +1,8 @@
 // Package epoch opens, resumes and closes the epochs of a task. Opening an epoch charges the budget, durably, before
 // the epoch's first noise. The package applies no record.
 //
-// A [Process] holds what all tasks of a process share, a [Shard] what the tasks of a shard share, and a [Keeper] the
-// files, the output and the input of one task.
+// All tasks of a process share a [Process]. The tasks of a shard share a [Shard]. Each task has a [Keeper] for its
+// files, output and input.
 package epoch
 
 import (
@@ -37,16 +37,17 @@ const (
 type Keeper struct {
 	*input.Feed
 	D       *Shard
-	Store   *state.Store      // of the task's files
-	Archive *state.Archive    // of its releases
+	Store   *state.Store      // store of the task's files
+	Archive *state.Archive    // archive of its releases
 	Out     *output.Output    // where its releases go; nil if no stream is configured
-	Guard   *output.ForkGuard // of Out
+	Guard   *output.ForkGuard // guard of Out
 
 	warned     atomic.Bool // a warning that producers decide retention was logged
 	destroying *sync.Mutex // held while secrets are destroyed; shared by all keepers of the task
 }
 
-// NewKeeper returns a keeper that can finish closings of a task. It can do the rest once it has a stream and an output.
+// NewKeeper returns a keeper that can only finish closings of a task. It can also open and resume epochs once it has a
+// stream and an output.
 func NewKeeper(d *Shard, t core.Task, changed func()) (*Keeper, error) {
 	st, err := state.Open(d.Disk, d.TaskDir(t), d.Sealer(t))
 	if err != nil {
@@ -79,7 +80,7 @@ func (k *Keeper) boundaryTopic() *boundary.Topic {
 }
 
 // NewBoundaries returns the boundaries of an epoch after a checkpoint, or nil if its steps are not by the clock. It
-// halts if the topic is not the one in the ledger and the checkpoint.
+// halts if the boundary topic is not the one in the ledger and the checkpoint.
 func (k *Keeper) NewBoundaries(ctx context.Context, opened *ledger.Entry, m *core.Manifest,
 	cp *state.Checkpoint) (*boundary.Boundaries, error) {
 	period := k.S.Step.Clock()
@@ -167,7 +168,7 @@ func (k *Keeper) source(ctx context.Context, numbers []int) (src core.Source, pa
 	return src, partitions, err
 }
 
-// input does what source does, and also returns the offsets of the partitions.
+// input is like source, and also returns the offsets of the partitions.
 func (k *Keeper) input(ctx context.Context, numbers []int) (src core.Source, partitions int, logs []partLog,
 	err error) {
 	if src, partitions, err = k.source(ctx, numbers); err != nil {
@@ -212,7 +213,7 @@ func (k *Keeper) topicID(ctx context.Context) (id string, err error) {
 	return id, err
 }
 
-// sameTopic halts if the input topic's id differs from the one when the epoch was opened.
+// sameTopic halts if id differs from the input topic's id at the opening of the epoch.
 func (k *Keeper) sameTopic(opened *ledger.Entry, id string) error {
 	if id == "" || opened.TopicID == "" || id == opened.TopicID {
 		return nil
@@ -223,7 +224,8 @@ func (k *Keeper) sameTopic(opened *ledger.Entry, id string) error {
 		opened.Topic, opened.Epoch, id, opened.TopicID, failure.EpochArgs(k.Task))
 }
 
-// stillSameTopic halts if the topic is not the epoch's.
+// stillSameTopic asks the cluster for the input topic's id, and halts if it differs from the one at the epoch's
+// opening.
 func (k *Keeper) stillSameTopic(ctx context.Context, epoch uint64) error {
 	opened := k.D.Ledger.Opening(k.Task, epoch)
 	if opened == nil {

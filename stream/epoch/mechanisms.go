@@ -13,7 +13,7 @@ import (
 // thousand tasks have the plan, because the check takes longer than everything else at their start. It is safe for
 // concurrent use, and its zero value is ready.
 //
-// It identifies streams by their addresses, so they must not change.
+// It identifies streams by their pointers, so a stream must not change.
 type MechanismCache struct {
 	mu sync.Mutex
 	of map[planKey]*keptPlan
@@ -33,7 +33,7 @@ type keptPlan struct {
 // newMechanism does what [core.NewMechanism] does, for a recorded plan.
 func (p *MechanismCache) newMechanism(s *config.Stream, plan json.RawMessage,
 	initial []float64) (*core.Mechanism, error) {
-	if s.Merge { // a single task, with a different configuration for each set of partitions
+	if s.Merge { // not cached: a merged stream is one task, and its configuration differs for each set of partitions
 		return core.NewMechanism(s, plan, initial)
 	}
 	key := planKey{s, sha256.Sum256(plan)}
@@ -57,7 +57,7 @@ func (p *MechanismCache) newMechanism(s *config.Stream, plan json.RawMessage,
 	return k.make()
 }
 
-// Checked returns how many plans were checked.
+// Checked returns the number of plans that were checked.
 func (p *MechanismCache) Checked() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -24,10 +24,10 @@ type opening struct {
 	mech       *core.Mechanism
 	src        core.Source
 	partitions int
-	topicID    string                  // of the input; "" if the brokers have no ids
+	topicID    string                  // id of the input topic; "" if the brokers have no ids
 	output     int64                   // end of the output
 	boundaries *ledger.EntryBoundaries // of steps by the clock; else nil
-	s          *config.Stream          // over the partitions that the epoch reads
+	s          *config.Stream          // the stream, over the partitions that the epoch reads
 	parts      []begin                 // one, or one per partition of a merged epoch
 	epoch      uint64
 	secret     [32]byte
@@ -54,8 +54,8 @@ func bases(parts []begin) (all []int64) {
 }
 
 // Open charges a new epoch and makes its files, all at once or, on a disk, in this order: mark, ledger, secret,
-// manifest, first checkpoint. Each is durable before the next. So no crash can lead to noise without a charge. The mark
-// allows the next start to take the charge back.
+// manifest, first checkpoint. Each is durable before the next is written, so a crash cannot lead to noise without a
+// charge. If a crash interrupts the opening, the mark allows the next start to take the charge back.
 func (k *Keeper) Open(ctx context.Context, req OpenRequest) error {
 	if err := k.D.ledgerIsNewest(); err != nil {
 		return err
@@ -124,8 +124,8 @@ func (k *Keeper) create(ctx context.Context, o *opening) (*core.Manifest, error)
 	return m, k.unmark(ctx, o.epoch)
 }
 
-// checkRoom halts if a shard in logs has no room for the epoch's state. Otherwise the log would later refuse its
-// commits, and those of all tasks of the shard.
+// checkRoom halts if the shard keeps its state in logs and has no room for the epoch's state. Otherwise the log would
+// later refuse the commits of this task and of all other tasks of the shard.
 func (k *Keeper) checkRoom(o *opening) error {
 	state, err := o.mech.AppendBinary(nil)
 	if err != nil {
@@ -268,8 +268,9 @@ func (k *Keeper) manifestFor(o *opening) (*core.Manifest, error) {
 	return m, nil
 }
 
-// nextEpoch returns the number of the epoch to open. That is the ledger's next one, unless the output has releases of
-// it or of a later epoch. Then the state is an old copy: it must not open an epoch by itself, nor use a number again.
+// nextEpoch returns the number of the epoch to open. That is the next number in the ledger. If the output already has
+// releases of that epoch or of a later one, the state is an old copy. It must then neither open an epoch by itself nor
+// use a number again.
 func (k *Keeper) nextEpoch(ctx context.Context, req OpenRequest) (uint64, error) {
 	next := k.D.Ledger.NextEpoch(k.Task)
 	if req.automatic && k.Guard.Epoch > 0 {
@@ -296,7 +297,8 @@ func (k *Keeper) lastEpoch() uint64 {
 }
 
 // charge returns the ledger's entry for an epoch that begins at these offsets of a topic. The entry has no end if the
-// last offset would exceed the largest one. The first entry of an account says what the limit reserves for sketches.
+// end would exceed the largest offset. The first entry of an account records which part of the limit is reserved for
+// sketches.
 func (k *Keeper) charge(mech *core.Mechanism, src core.Source, partitions int, parts []begin) (ledger.Entry, error) {
 	p := k.S.Privacy
 	e := ledger.Entry{
@@ -321,7 +323,7 @@ func (k *Keeper) charge(mech *core.Mechanism, src core.Source, partitions int, p
 	return e, err
 }
 
-// unmark removes the mark of an epoch that is open, or will never be.
+// unmark removes the mark of an epoch whose opening is complete or has been taken back.
 func (k *Keeper) unmark(ctx context.Context, epoch uint64) error {
 	opening, err := k.Store.Marked(epoch)
 	if err != nil || !opening {
@@ -330,8 +332,8 @@ func (k *Keeper) unmark(ctx context.Context, epoch uint64) error {
 	return k.DoDisk(ctx, func() error { return k.Store.Unmark(epoch) })
 }
 
-// Begin writes the first checkpoint of an epoch. parts hold the anchors that identify the logs; parts is nil if none
-// are known. An anchor is used if it lies before the epoch.
+// Begin writes the first checkpoint of an epoch. parts holds the anchors that identify the logs, or is nil if none is
+// known. An anchor is used only if it lies before the epoch.
 func (k *Keeper) Begin(ctx context.Context, m *core.Manifest, file []byte, mech *core.Mechanism, output int64,
 	parts []begin) error {
 	first, err := k.First(m, file, mech, output, parts)
@@ -360,7 +362,7 @@ func (k *Keeper) First(m *core.Manifest, file []byte, mech *core.Mechanism, outp
 	if k.S.Step.Clock() > 0 {
 		topic = k.D.Cfg.Kafka.BoundaryTopic
 		if opened := k.D.Ledger.Opening(k.Task, m.Epoch); opened != nil && opened.Boundaries != nil {
-			topic = opened.Boundaries.Topic // even if the configuration names another now
+			topic = opened.Boundaries.Topic // the ledger's topic, even if the configuration names another one now
 		}
 	}
 	var users [][]byte
@@ -384,10 +386,10 @@ func (b *begin) before() *kafka.Anchor {
 	return b.anchor
 }
 
-// predecessor returns the closing of the stream's epoch that last read a source, and the incarnation that it read, or
-// nil if there is none. Epochs in between that did not read the source do not count: a merged stream may leave out a
-// partition for some epochs. When a stream becomes merged or unmerged, it continues where its other tasks ended.
-// predecessor halts if one of these is open, because the same records would be charged twice.
+// predecessor finds the stream's last epoch that read a source. It returns the epoch's closing and the incarnation that
+// it read, or nil if there is none. Later epochs that did not read the source are skipped: a merged stream may leave
+// out a partition for some epochs. A stream that becomes merged or unmerged continues where its former tasks ended.
+// predecessor halts if an epoch of a former task is open, because the same records would be charged twice.
 func (k *Keeper) predecessor(src core.Source) (last *ledger.Entry, incarnation uint64, err error) {
 	last, incarnation, open := k.D.Ledger.LastReader(k.Task, src)
 	if open != nil {
@@ -399,7 +401,7 @@ func (k *Keeper) predecessor(src core.Source) (last *ledger.Entry, incarnation u
 	return last, incarnation, nil
 }
 
-// errMergedFrom returns the halt of a merged stream that was told to begin at an offset.
+// errMergedFrom returns the halt for a request to begin a merged stream at an offset.
 func errMergedFrom() error {
 	return failure.Haltf(failure.Configuration,
 		"an epoch of a merged stream must begin at \"continue\", \"earliest\" or \"latest\", not at an offset: each "+

@@ -12,12 +12,12 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// The parameters that a mechanism has learnt outlive its epoch: the next epoch begins with those at the end of this
-// one. They are a function of releases, so they are as public. The files hold packed little-endian float64s. The plan
-// in the manifest holds the hash of the parameters that its epoch begins with.
+// The parameters that a mechanism has learnt outlive its epoch: the next epoch begins with the final parameters of this
+// one. They are a function of releases, so they are public too. Files hold them as packed little-endian float64s. The
+// plan in the manifest holds the hash of the parameters that its epoch begins with.
 
-// initial returns the parameters that a new epoch begins with: those of the last epoch, else those of the stream's
-// initial_file, else nil, which stands for the mechanism's own.
+// initial returns the parameters that a new epoch begins with: the final ones of the last epoch, else those in the
+// stream's initial_file, else nil. With nil, the mechanism uses its default.
 func (k *Keeper) initial() ([]float64, error) {
 	learning := core.LearningOf(k.S)
 	if learning == nil {
@@ -50,7 +50,7 @@ func (k *Keeper) keepInitial(ctx context.Context, epoch uint64, x []float64) err
 	return k.DoDisk(ctx, func() error { return k.Store.PutInitial(epoch, core.PackParameters(x)) })
 }
 
-// initialOf returns the parameters that an epoch began with, or nil if they are the mechanism's own.
+// initialOf returns the parameters that an epoch began with, or nil if the mechanism used its default.
 func (k *Keeper) initialOf(epoch uint64) ([]float64, error) {
 	data, err := k.Store.Initial(epoch)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -63,7 +63,7 @@ func (k *Keeper) initialOf(epoch uint64) ([]float64, error) {
 }
 
 // keepFinal writes the final parameters of an epoch that is being closed. It reads them from the last checkpoint.
-// Without a checkpoint, the next epoch does not begin with them.
+// Without a checkpoint it writes none, and the next epoch begins without them.
 func (k *Keeper) keepFinal(ctx context.Context, opened *ledger.Entry) error {
 	if !core.Learns(opened.Mechanism) {
 		return nil

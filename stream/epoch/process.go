@@ -29,8 +29,8 @@ type Process struct {
 	// Cfg is the configuration at start. Use it for the tables of the process, which never change; use Config for
 	// streams.
 	Cfg     *config.Config
-	Current atomic.Pointer[config.Config] // see Config
-	Version string                        // of the program
+	Current atomic.Pointer[config.Config] // the present configuration; read it by Config
+	Version string                        // version of the program
 	Started time.Time
 
 	// Keys.
@@ -42,12 +42,12 @@ type Process struct {
 	Schemas *connect.Schemas
 
 	// Resources shared by tasks.
-	Memory    *kafka.Memory          // for what tasks have fetched
+	Memory    *kafka.Memory          // memory for fetched records of all tasks
 	Tails     output.Partitions      // the output partitions
-	Plans     MechanismCache         // for recorded plans
-	Openings  OpenGate               // for epochs that are being opened
-	Partials  *input.SharedSummation // nil: no other instance reads merged streams
-	TaskCount atomic.Int64           // of this process
+	Plans     MechanismCache         // mechanisms for recorded plans
+	Openings  OpenGate               // gate for epochs that are being opened
+	Partials  *input.SharedSummation // nil: no other instance helps to read merged streams
+	TaskCount atomic.Int64           // number of tasks in this process
 
 	// Values shown outside.
 	Log     *slog.Logger
@@ -56,29 +56,29 @@ type Process struct {
 	Trace   *trace.Tracer      // nil: disabled
 	Changed chan struct{}      // receives when a task's state has changed
 	Observe func()             // called after each change of a task's status; may be nil
-	// Truth returns what a value of a release would be without noise, in a demonstration; else nil.
+	// Truth returns what a value of a release would be without noise. It is nil except in a demonstration.
 	Truth func(r *core.Released, value string) []float64
 
 	// Sizes and times.
-	FetchBytes int           // of the largest response of a broker
-	Chunk      int           // above this size a release is published in pieces; 0: the default
-	LookEvery  time.Duration // the interval of queries that nothing depends on
-	LagEvery   time.Duration // the interval at which offsets are committed to a group
+	FetchBytes int           // size of the largest response of a broker
+	Chunk      int           // size in bytes above which a release is published in pieces; 0: the default
+	LookEvery  time.Duration // interval of queries for partitions, topics, schemas and lag
+	LagEvery   time.Duration // interval at which offsets are committed to a consumer group
 
 	// For tests.
 	Clock func() time.Time            // nil: the machine's clock
 	Beat  func(context.Context) error // waits for the next boundary; nil: see Beats
 }
 
-// Config returns the present configuration. Streams may be added, removed and changed while the daemon runs; see Reload
-// of the daemon. A returned configuration never changes.
+// Config returns the present configuration. A returned configuration never changes. A reload of the daemon may add,
+// remove and change streams; then Config returns a new one.
 func (p *Process) Config() *config.Config { return p.Current.Load() }
 
 // keptTasks is the number of tasks above which each keeps fewer of its published releases.
 const keptTasks = 32
 
-// Kept returns how many bytes of its published releases a task may keep for readers, given that a task among few may
-// keep most.
+// Kept returns how many bytes of its published releases a task may keep for readers. If the process has few tasks, that
+// is the argument most.
 func (p *Process) Kept(most int) int {
 	return most * keptTasks / max(int(p.TaskCount.Load()), keptTasks)
 }
@@ -91,8 +91,9 @@ func (p *Process) Sealer(t core.Task) *state.Sealer {
 // StateChanged signals that a task's state has changed.
 func (p *Process) StateChanged() { failure.Signal(p.Changed) }
 
-// Now returns the time. It is for pauses, ticks and times in records, never for the content of releases. Ticks and
-// pauses follow its monotonic reading. Only the retention of secrets and the times in the ledger follow the wall clock.
+// Now returns the time. Use it for pauses, ticks and times in records, never for the content of releases. Ticks and
+// pauses follow the monotonic clock in it. Only the retention of secrets and the times in the ledger follow the wall
+// clock.
 func (p *Process) Now() time.Time {
 	if p.Clock != nil {
 		return p.Clock()
@@ -112,8 +113,8 @@ func (p *Process) entropy(t core.Task, epoch uint64) (secret [32]byte, nonce [16
 	return secret, [16]byte(n[:])
 }
 
-// Beats returns a function that waits for the next multiple of a period by the wall clock. However the clock is set, it
-// waits for at most one and a half periods. It does not make up for missed multiples.
+// Beats returns a function that waits for the next multiple of a period by the wall clock. Even if the clock is
+// changed, it waits for at most one and a half periods. Multiples that were missed are skipped.
 func (p *Process) Beats(period time.Duration) func(context.Context) error {
 	if p.Beat != nil {
 		return p.Beat
@@ -150,7 +151,8 @@ func NewFeed(p *Process, t core.Task, s *config.Stream, changed func()) *input.F
 	return f
 }
 
-// Build names the program that wrote a checkpoint, to explain a difference found later.
+// Build names the Go version and the platform. A checkpoint records them, so that a difference between releases can be
+// explained later.
 func Build() string { return runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH }
 
 // PartialsKey returns the function that derives the keys of sum records from a master key.

@@ -16,12 +16,12 @@ import (
 
 // OpenRequest says how to open an epoch.
 type OpenRequest struct {
-	// From is "continue" (where the predecessor ended, the default), "earliest", "latest" or an offset.
+	// From is "continue" (where the epoch before ended, the default), "earliest", "latest" or an offset.
 	From string `json:"from,omitempty"`
-	// SameLog asserts that the log is the one that the predecessor read. It is for a log from which retention has
-	// removed the proof.
+	// SameLog asserts that the log is the one that the epoch before read. An operator sets it if retention has removed
+	// the proof.
 	SameLog bool `json:"same_log,omitempty"`
-	// DropOutbox discards the predecessor's releases that are not published yet.
+	// DropOutbox discards the unpublished releases of the epoch before.
 	DropOutbox bool `json:"drop_outbox,omitempty"`
 	// Reason is recorded in the ledger.
 	Reason string `json:"reason,omitempty"`
@@ -34,9 +34,10 @@ type OpenRequest struct {
 // MeasureTime is the longest time to wait for the cluster when asking for the ends of logs.
 const MeasureTime = 2 * time.Second
 
-// Acceptable refuses a request that would close the task's open epoch and then fail. The epoch will have at least the
-// given steps, and end at or after ends, one per partition. logs holds the offsets of their logs, or −1 if unknown. For
-// partitions that only the next epoch reads, Acceptable asks the cluster, for at most MeasureTime.
+// Acceptable refuses a request that would close the task's open epoch and then fail to open the next one. The open
+// epoch will have at least the given steps, and end at or after ends, one offset per partition. logs holds the offsets
+// of these partitions' logs, or −1 if unknown. For partitions that only the next epoch reads, Acceptable asks the
+// cluster, for at most MeasureTime.
 func (k *Keeper) Acceptable(ctx context.Context, q OpenRequest, opened *ledger.Entry, ends []ledger.EntryPart,
 	steps uint64, logs []kafka.Offsets) error {
 	if err := k.D.ledgerIsNewest(); err != nil {
@@ -57,7 +58,7 @@ func (k *Keeper) Acceptable(ctx context.Context, q OpenRequest, opened *ledger.E
 		if err != nil {
 			return failure.Haltf(failure.Configuration, "%w", err)
 		}
-		return nil // its start is known only when it opens
+		return nil // the start of the next epoch is known only when it opens
 	}
 	numbers, added, err := k.added(ctx, q, opened)
 	if err != nil {
@@ -108,7 +109,7 @@ func (k *Keeper) Acceptable(ctx context.Context, q OpenRequest, opened *ledger.E
 }
 
 // partitionsNow asks the cluster for the input's number of partitions, for at most MeasureTime. It returns 0 if the
-// stream protects records, because then the charge does not depend on it.
+// stream protects records, because the charge then does not depend on the number.
 func (k *Keeper) partitionsNow(ctx context.Context) (int, error) {
 	if k.S.User == nil {
 		return 0, nil
@@ -135,8 +136,8 @@ func (k *Keeper) numbers(opened *ledger.Entry) (all []int) {
 	return all
 }
 
-// added returns the partitions that the task's next epoch would read, and where it would begin in those that its open
-// epoch does not read.
+// added returns the partitions that the task's next epoch would read. For those that the open epoch does not read, it
+// also returns where the next epoch would begin.
 func (k *Keeper) added(ctx context.Context, req OpenRequest, opened *ledger.Entry) (numbers []int, parts []begin,
 	err error) {
 	if k.Task.Partition != core.Merged {

@@ -27,15 +27,15 @@ type OpenEpoch struct {
 	M      *core.Manifest
 	Core   *core.Core           // makes its releases
 	Cp     *state.Checkpoint    // the last commit
-	Bounds *boundary.Boundaries // of steps by the clock; else nil
-	Users  state.Journals       // nil: the stream protects records
+	Bounds *boundary.Boundaries // boundaries of steps by the clock; else nil
+	Users  state.Journals       // journals of persons; nil: the stream protects records
 	Moved  bool                 // Cp is for another output partition than the configured one
-	// Unproven is the error if the input may be a different log from the one of Cp; then the epoch must not run. It is
-	// nil if the log is the one of Cp.
+	// Unproven is nil if the input is the log that Cp belongs to. Otherwise it says why the input may be a different
+	// log, and the epoch must not run.
 	Unproven error
 }
 
-// resume prepares the open epoch of a ledger entry, at its last commit.
+// resume prepares the epoch that a ledger entry opened, at the epoch's last commit.
 func (k *Keeper) resume(ctx context.Context, opened *ledger.Entry) (*OpenEpoch, error) {
 	l, err := k.ResumeAt(ctx, opened, k.lastCommit, k.provenLog)
 	if err != nil {
@@ -52,8 +52,8 @@ func (k *Keeper) resume(ctx context.Context, opened *ledger.Entry) (*OpenEpoch, 
 type starting func(ctx context.Context, opened *ledger.Entry, m *core.Manifest, file []byte,
 	mech *core.Mechanism) (*state.Checkpoint, error)
 
-// ResumeAt prepares the open epoch of a ledger entry. If proven is not nil, it checks that the input is the log of the
-// checkpoint. If it fails, the epoch must not run.
+// ResumeAt prepares the epoch that a ledger entry opened. proven, if not nil, is a function that checks whether the
+// input is the checkpoint's log. If proven fails, the epoch must not run.
 func (k *Keeper) ResumeAt(ctx context.Context, opened *ledger.Entry, start starting,
 	proven func(context.Context, *core.Manifest, *state.Checkpoint) error) (l *OpenEpoch, err error) {
 	m, file, err := k.Manifest(opened)
@@ -150,7 +150,8 @@ func (k *Keeper) ResumeAt(ctx context.Context, opened *ledger.Entry, start start
 	return &OpenEpoch{M: m, Core: c, Cp: cp, Bounds: bounds, Users: users, Moved: moved, Unproven: unproven}, nil
 }
 
-// SameConfiguration halts if the configuration differs from the epoch's in what its guarantee depends on, and says how.
+// SameConfiguration halts if the configuration differs from the epoch's in a way that affects the guarantee. The error
+// lists the differences.
 func (k *Keeper) SameConfiguration(m *core.Manifest) error {
 	changes := core.Changes(k.S, m)
 	if changes == nil {
@@ -207,9 +208,9 @@ func (k *Keeper) lastCommit(ctx context.Context, opened *ledger.Entry, m *core.M
 	case err != nil:
 		return nil, err
 	case cp == nil:
-		// Either a crash came between manifest and checkpoint, or the file was lost. The releases published since then
-		// are in the output, and the repeated ones must equal them. If the file was lost, only these releases show that
-		// the log is the one that the epoch read.
+		// Either a crash happened after the manifest was written and before the checkpoint was, or the checkpoint file
+		// was lost. The epoch's published releases are in the output, and the repeated ones must equal them. If the
+		// file was lost, only these releases show that the log is the one that the epoch read.
 		if err := k.Recoverable(ctx, opened); err != nil {
 			return nil, err
 		}
@@ -255,7 +256,7 @@ func (k *Keeper) Manifest(opened *ledger.Entry) (*core.Manifest, []byte, error) 
 	return m, file, err
 }
 
-// ManifestOf parses the manifest of an epoch. It halts if it is not the one that the ledger charged.
+// ManifestOf parses the manifest of an epoch. It halts if the manifest is not the one that the ledger charged.
 func ManifestOf(t core.Task, opened *ledger.Entry, file []byte) (*core.Manifest, error) {
 	m, err := core.ParseManifest(file)
 	if err != nil {
@@ -294,8 +295,8 @@ func (k *Keeper) Keys(m *core.Manifest) (*dp.Epoch, error) {
 	return KeysOf(k.D.Key, m, file)
 }
 
-// KeysOf derives the keys of an epoch from the master key and the epoch's secret, which is nil if it is missing. It
-// halts if one of them is not the epoch's.
+// KeysOf derives the keys of an epoch from the master key and the epoch's secret, which is in file. A nil file means
+// that the secret is missing. KeysOf halts if the key or the secret is not the epoch's.
 func KeysOf(key *[32]byte, m *core.Manifest, file []byte) (*dp.Epoch, error) {
 	if id := credentials.KeyID(key); id != m.KeyID {
 		return nil, failure.Haltf(failure.Key,
@@ -324,8 +325,8 @@ func KeysOf(key *[32]byte, m *core.Manifest, file []byte) (*dp.Epoch, error) {
 	return keys, nil
 }
 
-// limit records a limit that differs from the last one recorded. A raised limit is the guarantee from then on. limit
-// refuses a limit below what is charged.
+// limit records the configured limit in the ledger if it differs from the last recorded one. A raised limit is the
+// guarantee from then on. limit refuses a limit below what is already charged.
 func (k *Keeper) limit(ctx context.Context, m *core.Manifest) error {
 	return k.Atomically(func() error {
 		return k.DoDisk(ctx, func() error { return k.D.Ledger.SetLimit(k.S, m) })

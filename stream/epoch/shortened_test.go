@@ -11,8 +11,8 @@ import (
 	"github.com/streamdp/streamdp/stream/task"
 )
 
-// TestClockShortenedBehind: a partition whose log ends before the checkpoint's position in it has no end, however the
-// epoch's offsets are divided among the partitions.
+// TestClockShortenedBehind: if a partition's log ends before the checkpoint's position, the charge of that partition
+// has no end. This holds for every division of the epoch's offsets among the partitions.
 func TestClockShortenedBehind(t *testing.T) {
 	t.Parallel()
 	r := streamtest.ClockRig(t, fixtures.MergedClockStream, 2)

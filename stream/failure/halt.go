@@ -1,4 +1,4 @@
-// Package failure decides what a failure leads to: the call is retried, or the task halts with a reason and a remedy.
+// Package failure decides how a failure is handled: the call is retried, or the task halts with a reason and a remedy.
 package failure
 
 import (
@@ -25,7 +25,7 @@ const (
 	Replaced        = "replaced"         // the input is another log
 	Compacted       = "compacted"        // the input topic is compacted
 	OutputAhead     = "output_ahead"     // the output holds releases that this state did not make
-	OutputTruncated = "output_truncated" // the output no longer proves that this state is the newest
+	OutputTruncated = "output_truncated" // the output has lost the evidence that this state is the newest
 	ReleaseTooLarge = "release_too_large"
 	Publish         = "publish"        // the output refuses releases
 	ControlTopic    = "control_topic"  // another state directory, or a newer copy, runs the task
@@ -36,14 +36,14 @@ const (
 	Kafka           = "kafka" // the cluster refuses a call, and a retry would not help
 )
 
-// Error returns the words of the cause.
+// Error returns the message of the cause.
 func (h *Halt) Error() string { return h.Err.Error() }
 
 // Unwrap returns the cause.
 func (h *Halt) Unwrap() error { return h.Err }
 
-// Is makes a halt with reason Budget match ErrNothing, and every other halt match ErrHalted, for errors.Is in a
-// command.
+// Is reports a match, for errors.Is in commands: a halt with reason Budget matches ErrNothing, every other halt matches
+// ErrHalted.
 func (h *Halt) Is(target error) bool {
 	if h.Reason == Budget {
 		return target == ErrNothing
@@ -56,7 +56,7 @@ func Haltf(reason, format string, args ...any) error {
 	return &Halt{reason, fmt.Errorf(format, args...)}
 }
 
-// ErrState is for errors of the state directory: it is locked, damaged, or of another version.
+// ErrState is wrapped by errors of the state directory: it is locked, damaged, or of another version.
 var ErrState = errors.New("state")
 
 // ErrNothing says that there is nothing to run: every task's epoch is closed, or its budget is spent.
@@ -65,8 +65,8 @@ var ErrNothing = errors.New("nothing to run")
 // ErrHalted says that every task halted at start.
 var ErrHalted = errors.New("every task halted")
 
-// DiskFull reports whether a write failed because the disk is full or no file descriptor is free. Such a failure
-// passes. After any other failed sync, the content of the disk is unknown, and the process must end.
+// DiskFull reports whether a write failed because the disk is full or no file descriptor is free. Such a failure is
+// temporary. After any other failed sync, the content of the disk is unknown, and the process must end.
 func DiskFull(err error) bool {
 	for _, passing := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EMFILE, syscall.ENFILE} {
 		if errors.Is(err, passing) {
@@ -84,7 +84,7 @@ func EpochArgs(t core.Task) string {
 	return fmt.Sprintf("%s --partition %d", t.Stream, t.Partition)
 }
 
-// Restore says how the operator can restore files of an epoch.
+// Restore returns words on how the operator can restore files of an epoch.
 func Restore(t core.Task) string {
 	return fmt.Sprintf(
 		"restore it from a backup of the state directory, or with streamdp recover%s --from FILE, where FILE is from "+
@@ -108,5 +108,5 @@ func Signal(c chan struct{}) {
 	}
 }
 
-// ErrStop ends a read whose caller has enough. Only that caller sees it.
+// ErrStop is returned by a callback to end a read early. Only that read's caller sees it.
 var ErrStop = errors.New("enough")

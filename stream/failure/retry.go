@@ -12,14 +12,15 @@ import (
 	"github.com/streamdp/streamdp/internal/kafka"
 )
 
-// Retrier retries calls that fail for a passing reason, and keeps a list of them. It is safe for concurrent use.
+// Retrier retries calls that fail for a temporary reason, and keeps a list of the failing calls. It is safe for
+// concurrent use.
 type Retrier struct {
 	Log     *slog.Logger
 	failed  func(error) // called with each failure; may be nil
 	changed func()      // called when the list has changed
 
 	mu       sync.Mutex
-	troubles map[string]string // the failing calls, and their last errors
+	troubles map[string]string // last error of each failing call
 }
 
 // NewRetrier returns a retrier that logs to log. It calls failed with each failure, and changed when the list has
@@ -28,8 +29,8 @@ func NewRetrier(log *slog.Logger, failed func(error), changed func()) *Retrier {
 	return &Retrier{Log: log, failed: failed, changed: changed, troubles: map[string]string{}}
 }
 
-// Do retries a call while it fails because of the cluster or with a [Later]. Meanwhile status and readiness show what.
-// Do returns any other error, or that of ctx.
+// Do retries a call while it fails because of the cluster or with a [Later]. Meanwhile status and readiness show the
+// name `what`. Do returns any other error, or that of ctx.
 func (r *Retrier) Do(ctx context.Context, what string, call func() error) error {
 	var pause kafka.Backoff
 	for {
@@ -49,13 +50,13 @@ func (r *Retrier) Do(ctx context.Context, what string, call func() error) error 
 	}
 }
 
-// Later is an error that passes once the operator changes the cluster or makes room, so the call is retried.
+// Later is an error that ends once the operator changes the cluster or makes room, so the call is retried.
 type Later struct{ Err error }
 
 // Unwrap returns the cause.
 func (e *Later) Unwrap() error { return e.Err }
 
-// Error returns the words of the cause.
+// Error returns the message of the cause.
 func (e *Later) Error() string { return e.Err.Error() }
 
 // Failing records that a call is being retried, and logs it once.
@@ -87,7 +88,7 @@ func (r *Retrier) Recovered(what string) {
 	}
 }
 
-// Forget clears the list, after a request has interrupted the calls.
+// Forget clears the list of failing calls, after a request has interrupted them.
 func (r *Retrier) Forget() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

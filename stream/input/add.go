@@ -14,10 +14,10 @@ type Adder interface {
 	AddOf(offset int64, row []float64, tag persons.Tag) persons.Answer
 }
 
-// AddRecords adds the records of a batch, from record next on, that belong to the open step. It returns the next
-// record's index, and whether the batch reaches the step's end. If pause is not nil, it is called once per 64 records;
-// if it returns true, AddRecords returns early, with ended = false and records left. If counts is not nil, it counts
-// the records that do not count for their person.
+// AddRecords adds those records of a batch that belong to the open step, beginning with the record of index next. It
+// returns the next record's index, and whether the batch reaches the step's end. If pause is not nil, it is called once
+// per 64 records; if it returns true, AddRecords returns early, with ended = false and records left. If counts is not
+// nil, AddRecords adds to it the numbers of records that do not count for their person.
 //
 // AddRecords is called for each step and each batch, so it allocates nothing.
 func AddRecords(

@@ -1,6 +1,6 @@
-// Package input brings an epoch its records, or the sums of its steps, which this instance or other instances compute.
-// It decodes records to rows, adds them to the leaves of a merged stream, and stops if the log is not the one that was
-// read before. It has no access to the master key.
+// Package input delivers to an epoch its records, or the sums of its steps. This instance or other instances compute
+// the sums. The package decodes records to rows, adds them to the leaves of a merged stream, and stops if the log is
+// not the one that was read before. It has no access to the master key.
 package input
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// Feed holds what reading a task's partitions needs from the process. It has no key, state or ledger.
+// Feed holds the parts of the process that are needed to read a task's partitions. It has no key, state or ledger.
 type Feed struct {
 	*failure.Retrier
 	S       *config.Stream
@@ -43,12 +43,12 @@ type Feed struct {
 	// SameLog halts if the input is not the log of an epoch. nil: another instance checks that.
 	SameLog     func(ctx context.Context, epoch uint64) error
 	ShowSchemas func([]connect.SchemaStatus) // shows the registry's schemas in the status; nil: not shown
-	Expected    int                          // readers of the input that have a share of the memory
+	Expected    int                          // number of the input's readers that have a share of the memory
 
 	LogStart, LogEnd *atomic.Int64 // the ends of the log, as of the last response
 }
 
-// Expect sets the number of readers for which the task has shares of the memory.
+// Expect sets how many readers of the task have a share of the memory.
 func (f *Feed) Expect(readers int) {
 	f.Memory.Expect(readers - f.Expected)
 	f.Expected = readers
@@ -87,9 +87,9 @@ func ReaderOptions(s *config.Stream, src core.Source, bytes int) kafka.ReaderOpt
 	}
 }
 
-// ReadSchemas reads the schemas before any record of the log is decoded, and before an epoch is charged. It waits for
-// the registry as it would wait for a missing broker. If opening is true, the epoch opens by itself, and ReadSchemas
-// also waits for a schema whose records can give rows.
+// ReadSchemas reads the schemas before any record of the log is decoded, and before an epoch is charged. If the
+// registry does not answer, it waits, as for a missing broker. If opening is true, an epoch is about to open by itself;
+// ReadSchemas then also waits for a schema whose records can give rows.
 func (r *Feed) ReadSchemas(ctx context.Context, opening bool) error {
 	if !r.S.Input.Looked() {
 		return nil
@@ -114,8 +114,8 @@ func (r *Feed) ReadSchemas(ctx context.Context, opening bool) error {
 	return err
 }
 
-// rowless returns why the records of no schema version give rows, or "" if those of one version do. The registry's
-// content is public, so this answer is too.
+// rowless returns "" if the records of some schema version give rows; otherwise it returns why none do. The registry's
+// content is public, so this answer is public too.
 func (r *Feed) rowless() string {
 	all, err := r.Schemas.Compare(r.S)
 	if err != nil {
@@ -135,7 +135,7 @@ func (r *Feed) rowless() string {
 }
 
 // LookAtSchemas queries the registry periodically until the context ends. A running task continues without the
-// registry. Only records with new schemas wait for it.
+// registry; only records with new schemas wait for it.
 func (r *Feed) LookAtSchemas(ctx context.Context) {
 	if !r.S.Input.Looked() {
 		return
@@ -183,7 +183,7 @@ func (r *Feed) publishSchemas() {
 
 const batches = 4 // one being applied, one waiting, one being decoded, one being filled
 
-const idleWait = 15 * time.Second // the longest wait of a fetch among several idle tasks
+const idleWait = 15 * time.Second // longest wait of a fetch, if several tasks are idle
 
 // NewDecoder returns a decoder of one partition's records. If the stream protects persons, the decoder tags records
 // with the epoch's user key.

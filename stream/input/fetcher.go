@@ -25,17 +25,17 @@ func ProducersDecideRetention(settings map[string]string) bool {
 		strings.Contains(settings["cleanup.policy"], "delete") && settings["retention.ms"] != "-1"
 }
 
-// Fetcher reads batches ahead of the owner. One goroutine decodes a batch while another fetches the next response. An
-// idle task holds no batch memory.
+// Fetcher reads batches ahead of the owner of the task's state. One goroutine decodes a batch while another fetches the
+// next response. An idle task holds no memory for batches.
 type Fetcher struct {
 	from    *Feed
 	reader  *kafka.Reader
 	decoder *codec.Decoder
-	Free    chan *codec.Batch   // to be filled; Done puts batches back here
-	fetched chan *codec.Batch   // to be decoded
-	Full    chan *codec.Batch   // decoded, in the order of the log
+	Free    chan *codec.Batch   // empty batches; Done puts batches back here
+	fetched chan *codec.Batch   // batches to decode
+	Full    chan *codec.Batch   // decoded batches, in the order of the log
 	Failed  chan error          // receives the halt that ended Run
-	what    string              // names the fetches in logs and status
+	what    string              // name of the fetches in logs and status
 	known   func(id int32) bool // whether the registry has a schema; nil: the records have no schemas
 	span    trace.Work
 	epoch   uint64
@@ -80,7 +80,7 @@ func (f *Fetcher) Run(ctx context.Context) {
 		}
 		if err := f.fetch(ctx, b); err != nil {
 			var truncated *kafka.TruncatedError
-			if errors.As(err, &truncated) { // a topic that was created again is shorter too; report that instead
+			if errors.As(err, &truncated) { // a topic that was created again may be shorter too; report that instead
 				if other := f.from.Do(ctx, f.what, func() error { return f.found(ctx) }); other != nil {
 					err = other
 				}
@@ -149,9 +149,9 @@ func (f *Fetcher) fetch(ctx context.Context, b *codec.Batch) error {
 	return nil
 }
 
-// found halts if a topic that was missing, or has become shorter, is not the epoch's. A reader only looks for its last
-// record, and another topic may hold an equal record. On an instance without the ledger, found does nothing, because
-// the owner checks.
+// found is called when a topic reappears or has become shorter. It halts if the topic is not the epoch's. The reader's
+// own check is not enough: it only looks for the last record it read, and another topic may hold an equal one. On an
+// instance without the ledger, found does nothing, because the owner checks.
 func (f *Fetcher) found(ctx context.Context) error {
 	if f.from.SameLog == nil {
 		return nil

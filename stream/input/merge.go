@@ -16,9 +16,9 @@ import (
 )
 
 // Merger reads the partitions of a merged epoch, or of an epoch with steps by the clock. Each partition has three
-// goroutines: one fetches, one decodes, one sums. The merger gives the sums of a step to the processor when all
-// partitions have them. An epoch over one log whose steps take long to close also has a merger: its only leaf adds the
-// next step's records meanwhile. A merger draws no noise and writes nothing. After a crash it reads again from the last
+// goroutines: one fetches, one decodes, one sums. When all partitions have summed a step, the merger gives the sums to
+// the processor. An epoch over one log also has a merger if its steps take long to close: its only leaf adds the next
+// step's records meanwhile. A merger draws no noise and writes nothing. After a crash it reads again from the last
 // commit and gets the same sums, because they depend only on the logs.
 type Merger struct {
 	Leaves      []*PartitionSummer   // one per partition
@@ -29,17 +29,17 @@ type Merger struct {
 	Moved       chan struct{}        // receives when that leaf has added a batch
 	MergedSums  chan []StepSum       // the sums of one step, of all partitions
 	Failed      chan error           // receives the error that ended the merger
-	coordinator *coordinator         // lets other instances sum partitions; nil: none may
+	coordinator *coordinator         // lets other instances sum partitions; nil: this instance sums all
 }
 
 // PartitionSummer sums one partition.
 type PartitionSummer struct {
-	index    int            // its place among the stream's partitions
+	index    int            // index among the stream's partitions
 	until    boundarySource // nil: steps are not by the clock
 	position kafka.Position // where the open step begins
 	Fetch    *Fetcher
 	Leaf     *core.Leaf
-	Sums     chan StepSum   // closed sums, at most merge_ahead
+	Sums     chan StepSum   // sums of closed steps, at most merge_ahead
 	Free     chan *core.Sum // empty sums
 	Written  chan struct{}  // receives when the processor has written a due snapshot of persons
 	// paused says that the processor has merged the step with the due snapshot, but has not yet written the snapshot.
@@ -52,7 +52,7 @@ type PartitionSummer struct {
 
 	Seen atomic.Int64 // offsets below it have been added
 	mu   sync.Mutex
-	done monitor.Counts // since the last call of Worked
+	done monitor.Counts // counts since the last call of Worked
 }
 
 // boundarySource waits for the boundary that ends a step by the clock, and returns it.
@@ -62,9 +62,9 @@ type boundarySource func(ctx context.Context, step uint64) (boundary.Boundary, e
 type StepSum struct {
 	Step     uint64
 	sum      *core.Sum
-	position kafka.Position // after the step
+	position kafka.Position // position after the step
 	boundary int64          // offset of the step's boundary, if steps are by the clock
-	Work     monitor.Counts // since the step before; empty if the merger is ahead
+	Work     monitor.Counts // counts since the step before; empty if the merger is ahead
 }
 
 // SumsOf returns the sums of a step.
@@ -75,8 +75,8 @@ func SumsOf(steps []StepSum) (all []*core.Sum) {
 	return all
 }
 
-// mergedFetchBytes is about a quarter of the bytes of responses that all partitions of a merged stream hold at a time,
-// because each partition holds three or four.
+// mergedFetchBytes limits the sum of one response from each partition of a merged stream. A partition holds three or
+// four responses at a time, so the responses in memory take about four times as much.
 const mergedFetchBytes = 16 << 20
 
 // NewMerger returns a merger that continues at the checkpoint of an epoch.
@@ -85,7 +85,7 @@ func NewMerger(r *Feed, of *core.Manifest, c *core.Core, cp *state.Checkpoint, b
 	n := len(cp.All())
 	m := &Merger{At: cp.All(), Bound: cp.Boundary, Bounds: bounds, MergedSums: make(chan []StepSum),
 		Failed: make(chan error, 2*n+1)}
-	ready := r.S.MergeAhead // sums that may wait
+	ready := r.S.MergeAhead // number of sums that may wait
 	if c.Ahead() {
 		m.Ahead, m.Moved, ready = true, make(chan struct{}, 1), 0
 	}
@@ -103,7 +103,7 @@ func NewMerger(r *Feed, of *core.Manifest, c *core.Core, cp *state.Checkpoint, b
 			x.until = m.Bounds.Of
 		}
 		if m.Leaves = append(m.Leaves, x); m.coordinator != nil {
-			continue // the team decides later who reads the partition
+			continue // the team decides later which instance reads the partition
 		}
 		src := of.Source
 		src.Partition = core.Partitions(of)[i]
@@ -118,11 +118,11 @@ func NewMerger(r *Feed, of *core.Manifest, c *core.Core, cp *state.Checkpoint, b
 	return m, nil
 }
 
-// MergedBytes returns the largest response that each of n partitions may hold.
+// MergedBytes returns the size limit of a response for each of n partitions.
 func MergedBytes(most, n int) int { return min(most, max(64<<10, mergedFetchBytes/n)) }
 
-// NewPartitionSummer returns a summer of a partition that starts at a position. At most ready closed steps wait in it.
-// It has no reader yet.
+// NewPartitionSummer returns a summer of a partition that starts at a position. At most `ready` closed steps wait in
+// it. It has no reader yet.
 func NewPartitionSummer(c *core.Core, index int, leaf *core.Leaf, at kafka.Position,
 	ready int) (*PartitionSummer, error) {
 	x := &PartitionSummer{index: index, position: at, Leaf: leaf, Written: make(chan struct{}, 1),
@@ -148,7 +148,7 @@ func (x *PartitionSummer) from(r *Feed, m *core.Manifest, c *core.Core, reader *
 	}
 	x.Fetch = NewFetcher(r, m.Epoch, partition, reader, decoder)
 	x.Fetch.Failed, x.Fetch.logStart, x.Fetch.logEnd = failed, &x.LogStart, &x.LogEnd
-	x.Fetch.what = fetchOf(partition) // one name per partition, so a fetch that succeeds does not hide one that fails
+	x.Fetch.what = fetchOf(partition) // each partition has a name, so its success does not hide another one's failure
 	return nil
 }
 
@@ -201,7 +201,7 @@ func (m *Merger) Collect(ctx context.Context) {
 // Run closes step after step of the partition.
 func (x *PartitionSummer) Run(ctx context.Context) error {
 	var b *codec.Batch
-	var next int // of its records
+	var next int // index of the batch's next record
 	defer func() {
 		if b != nil {
 			b.Release()
@@ -224,7 +224,7 @@ func (x *PartitionSummer) Run(ctx context.Context) error {
 		case sum := <-x.Free:
 			x.Leaf.Into(sum)
 		}
-		empty := x.Leaf.First() == x.Leaf.End() // only possible by the clock
+		empty := x.Leaf.First() == x.Leaf.End() // possible only if steps are by the clock
 		for !empty {
 			if b == nil {
 				select {
@@ -271,8 +271,8 @@ func (x *PartitionSummer) Run(ctx context.Context) error {
 	}
 }
 
-// add adds the records of a batch, from next on, that belong to the open step. It reports whether the batch reaches the
-// step's end.
+// add adds those records of a batch, from index next on, that belong to the open step. It reports whether the batch
+// reaches the step's end.
 func (x *PartitionSummer) add(b *codec.Batch, next *int) (ended bool) {
 	var done monitor.Counts // counts records that do not count for their person
 	*next, ended = AddRecords(x.Leaf, b, *next, &done, nil)
@@ -297,7 +297,7 @@ func (x *PartitionSummer) Worked() (done monitor.Counts) {
 	return done
 }
 
-// show stores that the records below an offset have been added, and signals it.
+// show records that the records below an offset have been added, and signals it.
 func (x *PartitionSummer) show(offset int64) {
 	x.Seen.Store(offset)
 	select {
@@ -306,7 +306,7 @@ func (x *PartitionSummer) show(offset int64) {
 	}
 }
 
-// Emptied returns the sums of a step to the summers, before the step ends.
+// Emptied gives the sums of a step back to the summers, before the step ends.
 func (m *Merger) Emptied(steps []StepSum) {
 	for i, s := range steps {
 		m.Leaves[i].Free <- s.sum // never blocks: it has room for all sums
@@ -339,8 +339,8 @@ func (m *Merger) Paused() bool {
 	return m != nil && slices.ContainsFunc(m.Leaves, func(x *PartitionSummer) bool { return x.paused })
 }
 
-// Unpause lets the leaves continue that waited for a snapshot of persons, which is now written. It must not signal
-// other leaves, because they would not wait for their own next snapshot.
+// Unpause lets the leaves continue that wait for a snapshot of persons; the snapshot has been written. Unpause must not
+// signal other leaves, because they would then not wait for their own next snapshot.
 func (m *Merger) Unpause() {
 	if m == nil {
 		return

@@ -21,10 +21,10 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// BenchmarkMerge compares one partition with eight merged ones: packed records of 16 columns, from response to release,
-// without a broker. Decoding and summing run as in the daemon. It reports records per second of both and their ratio,
-// for the processors that the benchmark may use. processors-one is how many of them one partition keeps busy, and
-// cpu-ratio the processor time of eight divided by that of one.
+// BenchmarkMerge compares one partition with eight merged ones, for packed records of 16 columns, from response to
+// release, without a broker. Decoding and summing run as in the daemon. It reports the records per second of both and
+// their ratio, for the processors that the benchmark may use. processors-one is the number of processors that one
+// partition keeps busy. cpu-ratio is the processor time of eight partitions divided by that of one.
 func BenchmarkMerge(b *testing.B) {
 	const columns, step, records = 16, 1000, 2_000_000
 	list := fixtures.PackedRecords(columns, 4000)
@@ -82,7 +82,7 @@ func readMerged(b *testing.B, toml string, list []kafka.Record, partitions, reco
 		decoder, err := codec.NewDecoder(core.FormatOf(s), runtime.GOMAXPROCS(0))
 		fixtures.Must(b, err)
 		f := input.NewFetcher(feed, 1, 0, nil, decoder)
-		wg.Go(func() { // as Fetcher.Run, with responses in memory
+		wg.Go(func() { // does the work of Fetcher.Run, with responses in memory
 			defer close((*f.Fetched()))
 			for next := int64(0); ; next += int64(len(list)) {
 				select {

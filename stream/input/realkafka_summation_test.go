@@ -21,7 +21,7 @@ import (
 	"github.com/streamdp/streamdp/stream/input"
 )
 
-// team3 is three processes that share a merged stream over Apache Kafka.
+// team3 holds three processes that share a merged stream over Apache Kafka.
 type team3 struct {
 	*streamtest.Rig
 	names   []string
@@ -29,7 +29,7 @@ type team3 struct {
 	in, out string
 	group   string
 	shard   int
-	fed     int // records of each partition
+	fed     int // records written to each partition
 	steps   int // expected number of releases
 }
 
@@ -147,7 +147,7 @@ func (x *team3) released(what string) {
 	x.T.Logf("%s: %d releases after %v", what, x.steps, time.Since(begun).Round(10*time.Millisecond))
 }
 
-// sums returns the sum records of the topic by which instances share the reading, and the bytes of all its records.
+// sums returns the sum records in the topic of sums, and the bytes of all records in it.
 func (x *team3) sums() (sums [][]byte, bytes int) {
 	x.T.Helper()
 	fixtures.Must(x.T,
@@ -161,7 +161,7 @@ func (x *team3) sums() (sums [][]byte, bytes int) {
 	return sums, bytes
 }
 
-// inject writes records to that topic, as anyone with write access could.
+// inject writes records to the topic of sums, as anyone with write access could.
 func (x *team3) inject(records ...[]byte) {
 	x.T.Helper()
 	list := make([]kafka.Message, len(records))
@@ -175,7 +175,7 @@ func (x *team3) inject(records ...[]byte) {
 
 // TestRealKafkaPartials: three processes merge 64 partitions of Apache Kafka. Workers and the coordinator are killed
 // and stopped, and somebody without the key writes to the topic of sums. The releases equal those of one process that
-// reads the same logs. Then a sum that differs from the accepted one comes under the group's key, as from a broken
+// reads the same logs. Then a sum under the group's key arrives that differs from the accepted one, as from a broken
 // processor, and the epoch halts.
 func TestRealKafkaPartials(t *testing.T) {
 	x := newTeam3(t, kafkatest.NewReal(t).Addrs)
@@ -186,13 +186,13 @@ func TestRealKafkaPartials(t *testing.T) {
 		float64(bytes)/float64(x.steps), float64(bytes)/float64(x.fed*team3Parts))
 	own := 0
 	for p := range team3Parts {
-		own = max(own, (p+3)/3) // the most partitions that the coordinator reads
+		own = max(own, (p+3)/3) // largest number of partitions that the coordinator reads
 	}
 	if want := (team3Parts - own) * x.steps; len(sums) < want {
 		t.Errorf("other instances have made %d sums of %d steps, want %d", len(sums), x.steps, want)
 	}
 
-	// trouble feeds records, calls make while they are read, and feeds more.
+	// trouble feeds records, calls the function make while they are being read, and feeds more.
 	trouble := func(what string, make func()) {
 		t.Helper()
 		x.feed(4)
@@ -228,7 +228,8 @@ func TestRealKafkaPartials(t *testing.T) {
 	trouble("the former coordinator continues", func() { stop(root, syscall.SIGCONT) })
 	x.members(3)
 
-	// Records from somebody without the key: replayed, damaged, moved to another place, or sealed with another key.
+	// Somebody without the key writes records that are replayed, damaged, moved to another position, or sealed with
+	// another key.
 	sums, _ = x.sums()
 	last := sums[len(sums)-1]
 	other := input.NewPartSeal(epoch.PartialsKey(connect.InsecureKey(x.Seed+1)), x.group, x.shard)

@@ -16,7 +16,7 @@ import (
 // is the coordinator. It alone keeps the epoch's state, merges the sums of a step and draws noise. The other instances
 // are workers. They sum partitions and write the sums, encrypted, to a topic. For this they need only the manifest and
 // the log, and they keep no lasting state. A sum depends only on the log, so it does not matter which instance computes
-// it, nor how often.
+// it, or how often.
 //
 // Every instance has one SharedSummation, and may be a coordinator and a worker at the same time. It is safe for
 // concurrent use.
@@ -25,12 +25,12 @@ type SharedSummation struct {
 	times        partTimes
 	mu           sync.Mutex
 	team         Team
-	changed      notify.Broadcast // sent when team changes
+	changed      notify.Broadcast // sent when the team changes
 	coordinators map[[16]byte]*coordinator
 	workers      map[[16]byte]*worker
 	writers      map[int]*partWriter // by shard
 	ctx          context.Context     // the context of Run
-	wg           sync.WaitGroup      // of workers
+	wg           sync.WaitGroup      // waits for workers
 }
 
 // SumLog carries records from every instance to all others, in one log per shard. Records may arrive late, twice, or
@@ -43,14 +43,14 @@ type SumLog interface {
 	Follow(ctx context.Context, shard int, ready func(), fn func(record []byte)) error
 }
 
-// Team is the set of instances that share the reading: the members of a generation of the group.
+// Team describes the instances that share the reading: the members of a generation of the group.
 type Team struct {
 	Generation int64
 	Members    int
-	Self       int // this instance's place among them; NoMember: not a member
+	Self       int // index of this instance among the members; NoMember: not a member
 }
 
-// reads returns the member that sums a partition, given the partition's place among the stream's partitions.
+// reads returns the member that sums a partition, given the partition's index among the stream's partitions.
 func (t Team) reads(index int) int { return index % t.Members }
 
 // shares reports whether a coordinator on this instance may leave partitions to others.
@@ -64,20 +64,21 @@ func (t Team) share(partitions int) int {
 	return (partitions + t.Members - 1) / t.Members
 }
 
-// partTimes are the intervals and timeouts between instances.
+// partTimes holds the intervals and timeouts of messages between instances.
 type partTimes struct {
-	Announce time.Duration // between a coordinator's announcements of its job, for new members
-	Beat     time.Duration // between a worker's reports of its progress
+	Announce time.Duration // between two announcements of a job, for new members
+	Beat     time.Duration // between two progress reports of a worker
 	Silence  time.Duration // without a message from a worker, until the coordinator reads itself
 	Retry    time.Duration // until the coordinator lets a silent worker try again; doubles each time
-	Expire   time.Duration // without a message from a coordinator, until a worker drops its job
-	pace     time.Duration // between writes of a shard's records
+	Expire   time.Duration // without a message from the coordinator, until a worker drops its job
+	pace     time.Duration // between two writes of a shard's records
 }
 
 var defaultPartTimes = partTimes{Announce: 2 * time.Second, Beat: time.Second, Silence: 5 * time.Second,
 	Retry: time.Minute, Expire: 10 * time.Second, pace: partPace}
 
-// maxPartRetry is the longest time for which a coordinator reads another member's partition.
+// maxPartRetry is the longest time for which a coordinator reads another member's partition before that member may try
+// again.
 const maxPartRetry = time.Hour
 
 // SummationOptions hold what a SharedSummation needs from the process.
@@ -85,10 +86,10 @@ type SummationOptions struct {
 	Group  string
 	Sums   SumLog
 	Shard  func(s *config.Stream) int // returns the shard of a merged stream's task
-	KeyID  string                     // of the master key, which must be the same on all instances
+	KeyID  string                     // id of the master key, which must be the same on all instances
 	Derive func(salt []byte) [32]byte // returns the key that encrypts the record with this salt
 	Config func() *config.Config
-	Feed   func(s *config.Stream) *Feed // of a merged stream whose task another instance owns
+	Feed   func(s *config.Stream) *Feed // returns the feed for a merged stream whose task another instance owns
 	Now    func() time.Time
 	Log    *slog.Logger
 	Failed func(error) // is called with each failure of a call
@@ -131,7 +132,7 @@ func (p *SharedSummation) Run(ctx context.Context, ready func()) error {
 			_ = follow.Do(ctx, followed, func() error {
 				err := p.Sums.Follow(ctx, shard, func() {
 					follow.Recovered(followed)
-					once.Do(func() { // from here on answers are received, so jobs may be announced
+					once.Do(func() { // from here on answers arrive, so jobs may be announced
 						p.mu.Lock()
 						p.writers[shard] = w
 						p.mu.Unlock()
@@ -224,7 +225,7 @@ func (p *SharedSummation) take(shard int, seal *partSeal, record []byte) {
 	case !active:
 	case h.Kind == partSum || h.Kind == partAlive:
 		if c == nil || c.shard != shard {
-			return // for another instance's coordinator, or an earlier run
+			return // the record is for another instance's coordinator, or for an earlier run
 		}
 		if content, err := seal.Open(record); err == nil {
 			c.take(h, content)
@@ -253,7 +254,8 @@ func (p *SharedSummation) take(shard int, seal *partSeal, record []byte) {
 	}
 }
 
-// handleJob starts a worker for an announced job, or stops the worker if the job gives its partitions to others.
+// handleJob starts a worker for an announced job. If the job gives this instance's partitions to others, it stops the
+// worker.
 func (p *SharedSummation) handleJob(shard int, seal *partSeal, h partHeader, job *mergeJob, self Team) {
 	mine := job.Generation == self.Generation && job.Members == self.Members && self.Self >= 0
 	p.mu.Lock()
@@ -271,7 +273,8 @@ func (p *SharedSummation) handleJob(shard int, seal *partSeal, h partHeader, job
 	if !mine || p.ctx == nil || p.ctx.Err() != nil {
 		return
 	}
-	// At most two jobs of a stream run, because an owner that was replaced does not know it at once.
+	// At most two jobs of a stream run: an owner that was replaced does not know it at once, so it and its successor
+	// may both have one.
 	var oldest *worker
 	n := 0
 	for _, o := range p.workers {
@@ -303,17 +306,17 @@ func (p *SharedSummation) expire() {
 	}
 }
 
-// followed names the retried calls in messages, while the log of sums cannot be read or written.
+// followed names the retried calls in messages if the log of sums cannot be read or written.
 const followed = "sums of merged streams"
 
-// partWriter writes queued records to the log of a shard, all that have gathered in one write. A write, and its reading
-// by each instance, costs as much processor time as several sums. So when there is much to write, it waits for more
-// records.
+// partWriter writes queued records to the log of a shard. One write takes all records that have gathered. A write,
+// together with its reading by each instance, costs as much processor time as several sums. So if there is much to
+// write, partWriter waits for more records.
 type partWriter struct {
 	*failure.Retrier
 	log   SumLog
 	shard int
-	pace  time.Duration // between writes, unless partGather bytes wait
+	pace  time.Duration // time between writes, unless partGather bytes wait
 	queue chan partOut
 }
 
@@ -383,14 +386,14 @@ func (w *partWriter) run(ctx context.Context) {
 	}
 }
 
-// KafkaSums is a SumLog over a Kafka topic whose partitions are the shards.
+// KafkaSums is a SumLog in a Kafka topic. Each shard has a partition of the topic.
 type KafkaSums struct {
 	Client *kafka.Client
 	Topic  string
 	Now    func() time.Time
 }
 
-// partWait is the longest time for which a fetch waits for records of sums.
+// partWait is the longest time for which a fetch of KafkaSums waits for records.
 const partWait = 2 * time.Second
 
 // Append implements [SumLog].

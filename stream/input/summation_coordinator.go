@@ -18,12 +18,12 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// coordinator lets other instances sum partitions for a merger. Each run of an epoch has its own, with a nonce of its
-// own, and ignores records written for other runs.
+// coordinator lets other instances sum partitions for a merger. Each run of an epoch has its own coordinator with its
+// own nonce, which ignores records written for other runs.
 //
-// For each step and partition, the first sum counts, no matter which instance made it. A later sum that differs halts
-// the task: all instances read the same log, so one of them computes wrongly. If a partition's worker is silent for a
-// while, the coordinator reads the partition itself, as a single process would.
+// For each step and partition, the coordinator uses the first sum that arrives, no matter which instance made it. If a
+// later sum differs, the task halts: all instances read the same log, so one of them computes wrongly. If a partition's
+// worker is silent for a while, the coordinator reads the partition itself, as a single process would.
 type coordinator struct {
 	p     *SharedSummation
 	R     *Feed
@@ -34,36 +34,36 @@ type coordinator struct {
 	seal  *partSeal
 	nonce [16]byte
 	file  []byte // the epoch's manifest
-	Ahead uint64 // steps by which a partition may be ahead of the last merged one
+	Ahead uint64 // number of steps by which a partition may be ahead of the last merged step
 
 	mu     sync.Mutex
 	Step   uint64           // the last merged step
 	at     []kafka.Position // positions after that step, by partition
-	ends   [][]int64        // if steps are by the clock: ends of the steps after it, as far as known
-	own    []bool           // partitions that this instance reads although they are another member's
+	ends   [][]int64        // if steps are by the clock: known ends of the steps after Step
+	own    []bool           // partitions that this instance reads although they are assigned to another member
 	Inbox  []partitionInbox
 	moved  notify.Broadcast // guarded by mu; sent when a step is merged
 	report chan struct{}    // receives when there is progress to report
 	tell   chan struct{}    // receives when the job must be announced again
 }
 
-// partitionInbox holds what has been received for one partition.
+// partitionInbox holds the sums received for one partition.
 type partitionInbox struct {
 	Next   uint64 // the next step to merge
 	Held   map[uint64]*mergeSum
 	Pieces map[uint64]*pieces
 	Known  map[uint64][32]byte // hashes of the sums of the last steps
-	heard  time.Time           // when its worker last sent a sum or a sign of life
+	heard  time.Time           // time at which the worker last sent a sum or a sign of life
 	Came   chan struct{}       // receives when a sum has come
 }
 
-// pieces are the pieces of a sum that has not arrived completely.
+// pieces holds the pieces of a sum that has not arrived completely.
 type pieces struct {
 	have [][]byte
 	left int
 }
 
-// keptSums is the number of steps of a partition whose sums are compared with later ones.
+// keptSums is the number of steps for which a partition's sums are remembered, to compare later ones with them.
 const keptSums = 64
 
 // newCoordinator returns a coordinator for a merger, or nil if no other instance may sum its partitions.
@@ -91,18 +91,18 @@ func newCoordinator(r *Feed, of *core.Manifest, c *core.Core, m *Merger, others 
 	return g
 }
 
-// The limits of the small sums that may wait at a coordinator for each partition, beyond merge_ahead, and the limit of
-// the bytes of all of them.
+// Limits of the small sums that may wait at a coordinator beyond merge_ahead: their number and bytes per partition, and
+// their bytes in all.
 const (
 	mostPartsAhead = 32
 	partAheadBytes = 128 << 10 // per partition
 	rootAheadBytes = 64 << 20
 )
 
-// partsAhead returns how many steps after the last merged one a worker may write. merge_ahead alone, which limits
-// memory, would make short steps wait for the round trip to the coordinator. Refits and steps by the clock keep to
-// merge_ahead, because windows of a refit are large, and the progress records of steps by the clock grow with the
-// number of steps.
+// partsAhead returns how many steps after the last merged one a worker may write. It may exceed merge_ahead, which
+// limits memory: otherwise short steps would wait for the round trip to the coordinator. Refits keep to merge_ahead
+// because their windows are large. Steps by the clock keep to it because their progress records grow with the number of
+// steps.
 func partsAhead(s *config.Stream, c *core.Core, partitions int) uint64 {
 	least := uint64(s.MergeAhead)
 	if s.Refit != nil || s.Step.Clock() > 0 {
@@ -119,7 +119,8 @@ func partsAhead(s *config.Stream, c *core.Core, partitions int) uint64 {
 	return max(least, min(mostPartsAhead, uint64(min(partAheadBytes, rootAheadBytes/partitions)/len(data))))
 }
 
-// start starts goroutines that sum this instance's partitions and take the sums of others, until the context ends.
+// start starts goroutines that sum this instance's partitions and receive the sums of the others, until the context
+// ends.
 func (g *coordinator) start(ctx context.Context, wg *sync.WaitGroup) {
 	g.p.mu.Lock()
 	g.p.coordinators[g.nonce] = g
@@ -152,11 +153,11 @@ func (g *coordinator) stop(err error) {
 	}
 	select {
 	case g.m.Failed <- err:
-	default: // another error stops it
+	default: // another error already stops it
 	}
 }
 
-// supply gives the merger the sums of one partition, made by this instance or by a worker.
+// supply gives the merger the sums of one partition. This instance or a worker makes them.
 func (g *coordinator) supply(ctx context.Context, x *PartitionSummer) error {
 	patience := g.p.times.Retry
 	for ctx.Err() == nil {
@@ -196,7 +197,7 @@ func (g *coordinator) supplyOf(ctx context.Context, x *PartitionSummer, team Tea
 			if g.isOwn(x.index) {
 				break
 			}
-			g.setOwn(x.index, false) // the new worker has just begun, so it is not silent yet
+			g.setOwn(x.index, false) // the new worker has just begun, so it does not count as silent
 		}
 		stop()
 	}()
@@ -215,10 +216,10 @@ func (g *coordinator) supplyOf(ctx context.Context, x *PartitionSummer, team Tea
 	return by != NoMember, g.read(ctx, x)
 }
 
-// partition returns the number of the partition at a place among the stream's.
+// partition returns the number of the stream's partition with this index.
 func (g *coordinator) partition(index int) int { return core.Partitions(g.of)[index] }
 
-// by returns the other member of a team that sums a partition, or NoMember if this instance does.
+// by returns the member of the team that sums a partition, or NoMember if that is this instance.
 func (t Team) by(index int) int {
 	if member := t.reads(index); t.shares() && member != t.Self {
 		return member
@@ -226,14 +227,14 @@ func (t Team) by(index int) int {
 	return NoMember
 }
 
-// isOwn reports whether this instance reads a partition although it is another member's.
+// isOwn reports whether this instance reads a partition although it is assigned to another member.
 func (g *coordinator) isOwn(index int) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.own[index]
 }
 
-// setOwn sets whether this instance reads a partition although it is another member's.
+// setOwn sets whether this instance reads a partition although it is assigned to another member.
 func (g *coordinator) setOwn(index int, own bool) {
 	g.mu.Lock()
 	changed := g.own[index] != own
@@ -261,7 +262,7 @@ func (g *coordinator) read(ctx context.Context, x *PartitionSummer) error {
 	return x.readHere(ctx)
 }
 
-// readHere sums the partition until the context ends, which is no error. It discards what an open step has added.
+// readHere sums the partition until the context ends, and then returns nil. It discards the records of the open step.
 func (x *PartitionSummer) readHere(ctx context.Context) error {
 	while, stop := context.WithCancel(ctx)
 	defer stop()
@@ -287,8 +288,8 @@ func (x *PartitionSummer) readHere(ctx context.Context) error {
 	return err
 }
 
-// recordOwnSum records the sum of a step that this instance has made. If a worker's sum has arrived too, both must be
-// equal.
+// recordOwnSum records a step's sum that this instance has made. It fails if a worker's sum has arrived too and
+// differs.
 func (g *coordinator) recordOwnSum(index int, s *StepSum) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -314,9 +315,9 @@ func (b *partitionInbox) Know(step uint64, hash [32]byte) {
 	delete(b.Known, step-keptSums)
 }
 
-// differs returns the halt for two different sums of one step. With on_gap = "null" it returns nil, because records may
-// be deleted between two readings. With a schema registry it also returns nil, because the registry may have answered
-// only one of the instances, and a single record must not decide that the task halts.
+// differs returns the halt for two different sums of one step. In two cases it returns nil. With on_gap = "null",
+// records may be deleted between the two readings. With a schema registry, the registry may have answered only one of
+// the instances; then a single record would decide whether the task halts, which must not be.
 func (g *coordinator) differs(index int, step uint64) error {
 	if g.R.S.OnGap == "null" || g.R.S.Input.Looked() {
 		return nil
@@ -384,7 +385,7 @@ func (g *coordinator) receive(ctx context.Context, x *PartitionSummer) error {
 		}
 		g.mu.Unlock()
 		if err != nil || s.position.Next != x.Leaf.First() {
-			// The sum was authenticated with the group's key, so the fault is in a machine's memory or in a program.
+			// The group's key authenticates the sum, so the fault is in a machine's memory or in a program.
 			return failure.Haltf(failure.Mechanism, "sum of step %d of partition %d from another instance is wrong: %w",
 				step, g.partition(x.index), errors.Join(err, errors.New("it does not fit this step")))
 		}
@@ -420,7 +421,7 @@ func (g *coordinator) take(h partHeader, content []byte) {
 	}
 }
 
-// TakeSum handles a sum or a piece of one.
+// TakeSum handles a record that holds a sum or a piece of one.
 func (g *coordinator) TakeSum(h partHeader, content []byte) error {
 	b := &g.Inbox[h.Partition]
 	_, known := b.Known[h.Step]
@@ -437,7 +438,7 @@ func (g *coordinator) TakeSum(h partHeader, content []byte) error {
 			w.have[h.Piece] = content
 			w.left--
 		} else if !slices.Equal(w.have[h.Piece], content) {
-			w.have[h.Piece] = content // from another worker; the hash of the whole sum shows whether it is the same
+			w.have[h.Piece] = content // it may be another worker's; the hash of the whole sum shows a difference
 		}
 		b.heard = g.R.Now()
 		if w.left > 0 {
@@ -468,8 +469,8 @@ func (g *coordinator) TakeSum(h partHeader, content []byte) error {
 	return nil
 }
 
-// alive handles a worker's progress report. It counts as a sign of life for a partition, unless the worker had written
-// the next sum before the report and that sum is not here.
+// alive handles a worker's progress report. The report is a sign of life for a partition. The exception: according to
+// the report, the worker has written the next sum, but that sum has not arrived.
 func (g *coordinator) alive(a *mergeAlive) {
 	team, _ := g.p.currentTeam()
 	if a.generation != team.Generation {
@@ -490,7 +491,7 @@ func (g *coordinator) alive(a *mergeAlive) {
 	}
 }
 
-// merged records that a step is merged, and the positions after it.
+// merged records that a step has been merged, and the positions after that step.
 func (g *coordinator) merged(step uint64, at []state.Place) {
 	if g == nil {
 		return
@@ -515,7 +516,7 @@ func (g *coordinator) merged(step uint64, at []state.Place) {
 	failure.Signal(g.report)
 }
 
-// findEnds finds where the next steps by the clock end, for workers that are ahead.
+// findEnds reads the ends of the next steps by the clock, for workers that are ahead.
 func (g *coordinator) findEnds(ctx context.Context) error {
 	for {
 		g.mu.Lock()

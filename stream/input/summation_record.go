@@ -20,10 +20,10 @@ import (
 
 // The kinds of records by which instances share the reading of a merged stream.
 const (
-	partJob      = 1 + iota // by the coordinator: what to sum, and the positions to start from
-	partProgress            // by the coordinator: the last merged step, and where steps by the clock end
-	partSum                 // by a worker: the sum of a step over a partition, or a piece of it
-	partAlive               // by a worker: its progress
+	partJob      = 1 + iota // from the coordinator: what to sum, and the positions to start from
+	partProgress            // from the coordinator: the last merged step, and the ends of steps by the clock
+	partSum                 // from a worker: the sum of a step over a partition, or a piece of it
+	partAlive               // from a worker: its progress
 )
 
 // The limits of these records.
@@ -36,15 +36,14 @@ const (
 	partHead      = 2 + 16 + 4 + 8 + 4 + 4
 )
 
-// errPartial says that no instance of this group wrote the record for this shard with the present key.
-var errPartial = errors.New("the record does not hold a sum of merged streams, or belongs to another key, group or " +
-	"shard")
+// errPartial says that a record was not written by this group, for this shard and with the present key.
+var errPartial = errors.New("not a record of merged sums, or of another key, group or shard")
 
-// partHeader begins a record, in the clear. It gives the record's kind, job and place.
+// partHeader is the unencrypted beginning of a record. It holds the record's kind, job and position.
 type partHeader struct {
 	Kind      byte
 	Job       [16]byte // the nonce of the coordinator's run
-	Partition uint32   // of a sum: the partition's place among the stream's; else 0
+	Partition uint32   // of a sum: the partition's index among the stream's; else 0
 	Step      uint64   // of a sum: its step; else the last merged step
 	Piece     uint32   // index among Pieces
 	Pieces    uint32
@@ -84,15 +83,16 @@ func parsePartHeader(data []byte) (h partHeader, ok bool) {
 	return h, sound && h.Step < math.MaxInt64
 }
 
-// partSeal encrypts the records of one shard. Their sums have no noise, so they are as private as the stream's records.
+// partSeal encrypts the records of one shard. The sums in them have no noise, so they are as private as the stream's
+// records.
 //
 // A record is header ‖ salt[32] ‖ AES-256-GCM of the content, with the key
 //
 //	HKDF-SHA256(master key, salt, "streamdp/partials/v1\0")
 //
 // and the nonce 0. The salt is random and new for each record, so no key encrypts twice. Group, shard, header and salt
-// are authenticated, so a record is valid in no other place. A replayed record repeats one that was handled before, and
-// has no further effect.
+// are authenticated, so a record is valid only where it was written. A replayed record is a copy of one that was
+// handled before, and has no further effect.
 //
 // All instances have the master key, but only the owner has an epoch's secret. partSeal holds a function that derives
 // the keys of records, not the master key.
@@ -117,13 +117,13 @@ func (s *partSeal) Seal(h partHeader, content []byte) ([]byte, error) {
 	return s.sealIn(h, append(partRoom(len(content)), content...))
 }
 
-// partRoom returns the space before a record's content, which sealIn fills in. Its capacity also holds the given number
-// of bytes of content and the tag.
+// partRoom returns a buffer that holds the space for header and salt, which sealIn fills in. The buffer's capacity has
+// room for the given number of bytes of content, and for the tag.
 func partRoom(content int) []byte {
 	return make([]byte, partHead+seal.Salt, partHead+seal.Salt+content+seal.Tag)
 }
 
-// sealIn makes a record of b, which is partRoom followed by the content, in the same memory.
+// sealIn turns b into a record in place. b is a buffer from partRoom, to which the content has been appended.
 func (s *partSeal) sealIn(h partHeader, b []byte) ([]byte, error) {
 	salt := dp.NewSecret() // 32 random bytes
 	aead, err := s.cipher(salt[:])
@@ -153,21 +153,22 @@ func (s *partSeal) Open(data []byte) ([]byte, error) {
 type mergeJob struct {
 	Stream     string
 	Manifest   []byte // the epoch's manifest file
-	Generation int64  // of the group, whose members divide the partitions
+	Generation int64  // generation of the group whose members divide the partitions
 	Members    int
-	Ahead      uint64 // steps after the last merged one that may be written
+	Ahead      uint64 // number of steps after the last merged one that may be written
 	At         []mergePlace
 
 	step uint64 // the last merged step; from the record's header
 }
 
-// mergePlace is one partition of a job: the member that sums it, and where the step after the last merged one begins.
+// mergePlace is one partition of a job: the member that sums it, and the position at which the step after the last
+// merged one begins.
 type mergePlace struct {
 	Member   int
 	position kafka.Position
 }
 
-// NoMember is the member of a partition that the coordinator reads itself.
+// NoMember stands for the member if the coordinator reads a partition itself.
 const NoMember = -1
 
 func (j *mergeJob) encode() []byte {
@@ -203,7 +204,8 @@ func parseMergeJob(data []byte) (*mergeJob, error) {
 	return j, nil
 }
 
-// mergeProgress holds the ends of the known steps by the clock after the last merged one. It is empty for other steps.
+// mergeProgress holds the known ends of steps by the clock after the last merged one. It is empty if steps are not by
+// the clock.
 type mergeProgress struct {
 	ends [][]int64 // by step and partition
 }
@@ -244,7 +246,7 @@ func parseMergeProgress(data []byte) (*mergeProgress, error) {
 	return p, nil
 }
 
-// mergeAlive reports a member's progress in the partitions of its own that it can read.
+// mergeAlive reports a member's progress in those of its partitions that it can read.
 type mergeAlive struct {
 	generation int64
 	member     int
@@ -253,9 +255,9 @@ type mergeAlive struct {
 
 // mergeReached is a member's progress in one partition.
 type mergeReached struct {
-	partition        int    // its place among the stream's
+	partition        int    // index among the stream's partitions
 	written          uint64 // the last step whose sum was written
-	logStart, logEnd int64  // as of the broker's last response; −1: none yet
+	logStart, logEnd int64  // ends of the log, as of the broker's last response; −1: none yet
 }
 
 func (a *mergeAlive) Encode() []byte {
@@ -290,8 +292,8 @@ func parseMergeAlive(data []byte) (*mergeAlive, error) {
 
 // mergeSum is the sum of a step over a partition, as a worker writes it.
 type mergeSum struct {
-	position kafka.Position // after the step
-	Work     monitor.Counts // since the step before
+	position kafka.Position // position after the step
+	Work     monitor.Counts // counts since the step before
 	Sum      []byte         // as written by core.Sum.AppendBinary
 }
 
@@ -312,7 +314,7 @@ func parseMergeSum(data []byte) (*mergeSum, error) {
 	s := &mergeSum{position: state.ReadPosition(r)}
 	s.Work.Records = r.Index(math.MaxInt32)
 	if r.Uint() != uint64(codec.Reasons) {
-		r.Bad = true // from another version; the coordinator reads the partition itself
+		r.Bad = true // a worker of another version wrote it; the coordinator reads the partition itself
 	}
 	for i := range s.Work.Rejected {
 		s.Work.Rejected[i] = r.Index(math.MaxInt32)
@@ -323,7 +325,8 @@ func parseMergeSum(data []byte) (*mergeSum, error) {
 	return s, nil
 }
 
-// pieces seals the record of a sum. b is partRoom followed by the content. Large content is split into several records.
+// pieces seals a sum into one record or, if it is large, into several. b is a buffer from partRoom, to which the
+// content has been appended.
 func (s *partSeal) pieces(h partHeader, b []byte) (all [][]byte, err error) {
 	content := b[partHead+seal.Salt:]
 	h.Pieces = uint32(max(1, (len(content)+partPiece-1)/partPiece))

@@ -12,7 +12,7 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// partRecords has the content of one record of each kind.
+// partRecords returns the content of one record of each kind.
 func partRecords() map[byte][]byte {
 	at := kafka.Position{Next: 7, LeaderEpoch: 3, Anchor: &kafka.Anchor{Offset: 6, Hash: [32]byte{9}, LeaderEpoch: 3}}
 	sum := &mergeSum{position: at, Work: monitor.Counts{Records: 12}, Sum: []byte("sum")}
@@ -165,7 +165,7 @@ func TestPartPieces(t *testing.T) {
 	}
 }
 
-// FuzzPartRecord: a parsed record encodes to the same bytes, and a record from elsewhere is refused.
+// FuzzPartRecord: a parsed record encodes to the same bytes, and a record of another group, shard or key is refused.
 func FuzzPartRecord(f *testing.F) {
 	sealer := newPartSeal(derived(1), "group", 3)
 	for kind, content := range partRecords() {

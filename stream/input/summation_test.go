@@ -26,13 +26,13 @@ import (
 	"github.com/twmb/franz-go/pkg/sr/srfake"
 )
 
-// heap is a log of records in memory, one per shard.
+// heap is a SumLog in memory, with one log per shard.
 type heap struct {
 	mu      sync.Mutex
 	records map[int][][]byte
 	came    chan struct{}
 	sums    int // sum records so far
-	bytes   int // of all records
+	bytes   int // bytes of all records
 }
 
 func newHeap() *heap { return &heap{records: map[int][][]byte{}, came: make(chan struct{})} }
@@ -58,10 +58,11 @@ func (l *heap) count() int {
 	return l.sums
 }
 
-// side is the view that one instance has of the log.
+// side is the log as one instance sees it.
 type side struct {
 	*heap
-	// edit returns the records that arrive in place of one: several duplicate it, none loses it. nil: no change.
+	// edit returns the records that arrive in place of a record: several to duplicate it, none to lose it. nil: no
+	// change.
 	edit func(h input.PartHeader, record []byte) [][]byte
 	dead context.Context // when it ends, no record reaches this instance any more
 }
@@ -107,7 +108,8 @@ func (s *side) Follow(ctx context.Context, shard int, ready func(), fn func([]by
 var testTimes = input.PartTimes{Announce: 50 * time.Millisecond, Beat: 20 * time.Millisecond, Silence: time.Second,
 	Retry: time.Minute, Expire: time.Second}
 
-// hears lets a coordinator wait for other instances as long as a test, also on a busy machine.
+// hears sets how long a coordinator waits for other instances to the longest time that a test waits, because a machine
+// may be busy.
 func hears(x *instance) { (*x.Times()).Silence = fixtures.Patience }
 
 // instance is an instance that only sums partitions.
@@ -120,7 +122,7 @@ type instance struct {
 	done chan struct{}
 }
 
-// help starts an instance without a state, which sums partitions for others.
+// help starts an instance without state. It sums partitions for other instances.
 func help(r *streamtest.Rig, log *heap, at input.Team, edits ...func(*instance)) *instance {
 	r.T.Helper()
 	o := r.Options()
@@ -186,7 +188,8 @@ func coordinates(r *streamtest.Rig, log *heap, at input.Team, edits ...func(*ins
 	return x
 }
 
-// partialStreams are streams whose releases do not depend on which instance sums their partitions.
+// partialStreams holds streams whose partitions other instances may sum. The releases must not depend on which instance
+// does.
 var partialStreams = map[string]string{
 	"moments":              fixtures.With(fixtures.MergedStream, "merge = true", "merge = true\nmerge_ahead = 2"),
 	"refit":                fixtures.MergedRefit("window = 80\nstride = 100"),
@@ -195,8 +198,8 @@ var partialStreams = map[string]string{
 		"merge = true\nstep = \"1m\"\nstep_max = 3000"),
 }
 
-// partialsOf runs a stream of five partitions to its fourth step, or to its second by the clock, and returns its
-// releases. It calls with before the daemon starts.
+// partialsOf runs a stream of five partitions to its fourth step, or to its second if steps are by the clock, and
+// returns its releases. It calls the function with before the daemon starts.
 func partialsOf(t testing.TB, toml string, with func(*streamtest.Rig)) (string, *streamtest.Rig) {
 	t.Helper()
 	r := streamtest.NewMergedRig(t, toml, 5)
@@ -255,7 +258,7 @@ func TestPartials(t *testing.T) {
 	}
 }
 
-// TestPartialsKafka runs the same over a topic of a broker.
+// TestPartialsKafka runs TestPartials over a topic of a broker.
 func TestPartialsKafka(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewMergedRig(t, partialStreams["moments"], 5)
@@ -368,7 +371,7 @@ func TestPartialsTrouble(t *testing.T) {
 				fixtures.Must(t, err)
 				s, err := input.ParseMergeSum(content)
 				fixtures.Must(t, err)
-				at := len(content) - len(s.Sum) - len(s.Work.Rejected)*8 - 8 // where the number of reasons is
+				at := len(content) - len(s.Sum) - len(s.Work.Rejected)*8 - 8 // position of the number of reasons
 				content[at]++
 				r, err = input.NewPartSeal(epoch.PartialsKey(x.d.Key), "group", 0).Seal(h, content)
 				fixtures.Must(t, err)
@@ -410,8 +413,8 @@ func TestPartialsTrouble(t *testing.T) {
 	}
 }
 
-// TestPartialsDiffer: a sum that differs from an earlier one of its step stops the epoch, whether the earlier one came
-// from another instance or from the coordinator. A sum of another step stops it too.
+// TestPartialsDiffer: the epoch stops if a sum differs from an earlier sum of the same step. The earlier one may come
+// from another instance or from the coordinator. A sum of another step also stops the epoch.
 func TestPartialsDiffer(t *testing.T) {
 	t.Parallel()
 	changed := func(t *testing.T, x *instance, r []byte) []byte {
@@ -485,7 +488,7 @@ func sendFramed(r *streamtest.Rig, n int) {
 }
 
 // TestPartialsSchemas: an instance that sums partitions for another one reads the schemas first, and periodically, as a
-// task does. If its registry does not have them, it sums nothing; it must not sum null rows.
+// task does. If its registry lacks the schemas, it sums nothing, because it must not treat the records as null.
 func TestPartialsSchemas(t *testing.T) {
 	t.Parallel()
 	orders := fixtures.AvroOrder("amount double", "items double", "weight double")
@@ -577,7 +580,7 @@ func TestPartialsRegroup(t *testing.T) {
 			{{Generation: 5, Members: 1, Self: 0}, {}, {}},
 		}
 		for step := range 4 {
-			for i, x := range []*instance{one, root, two} { // they learn of the team one after the other
+			for i, x := range []*instance{one, root, two} { // the instances learn of the new team one after the other
 				x.Regroup(teams[step][[]int{1, 0, 2}[i]])
 				for p := range 5 {
 					r.SendTo(p, 1000*p+100*step+33*i, 33+i/2)
@@ -646,8 +649,8 @@ func TestPartialsRegroup(t *testing.T) {
 	})
 }
 
-// TestPartialsEpochs: epochs end and begin, and the coordinator restarts with a new nonce, while another instance keeps
-// running. Releases, and the counts of unreadable records, equal those of one process.
+// TestPartialsEpochs: while another instance keeps running, epochs end and begin, and the coordinator restarts with a
+// new nonce. Releases, and the counts of unreadable records, equal those of one process.
 func TestPartialsEpochs(t *testing.T) {
 	t.Parallel()
 	run := func(others bool) (releases string, counted []string, log *heap) {
@@ -778,7 +781,7 @@ func TestPartialsRetention(t *testing.T) {
 	}
 }
 
-// gate is a log whose reader waits at its first record.
+// gate is a log whose reader is held at the first record that it reads.
 type gate struct {
 	input.SumLog
 	came, hold chan struct{}
@@ -793,8 +796,8 @@ func (g *gate) Follow(ctx context.Context, shard int, ready func(), fn func([]by
 }
 
 // TestPartialsOffered: an instance takes no job of another generation, and no job that gives it no partition. A new
-// generation ends its jobs. If several coordinators announce jobs of one stream, although only one can own it, the two
-// heard last count.
+// generation ends its jobs. If several coordinators announce jobs of one stream, although only one can own it, the
+// instance works for the two that it heard last.
 func TestPartialsOffered(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewMergedRig(t, partialStreams["moments"], 2)
@@ -942,8 +945,8 @@ func TestPartialsBound(t *testing.T) {
 	}
 }
 
-// TestPartialsRetry: a partition that the coordinator has read for a while, because a sum was lost, goes back to its
-// member after that.
+// TestPartialsRetry: after the loss of a sum, the coordinator reads the partition itself for a while. Then the
+// partition goes back to its member.
 func TestPartialsRetry(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewMergedRig(t, partialStreams["moments"], 2)

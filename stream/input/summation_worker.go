@@ -14,7 +14,7 @@ import (
 )
 
 // worker sums partitions for the coordinator of a merged stream on another instance. It has no keys of the epoch and
-// keeps no lasting state. A successor reads the records again.
+// keeps no lasting state. If another worker takes over, that worker reads the records again.
 type worker struct {
 	p     *SharedSummation
 	r     *Feed
@@ -22,14 +22,14 @@ type worker struct {
 	seal  *partSeal
 	nonce [16]byte
 	job   *mergeJob
-	self  int // this instance's place in the team
+	self  int // index of this instance in the team
 	ctx   context.Context
 	stop  context.CancelFunc
-	last  time.Time // when the coordinator last sent a record; guarded by p.mu
+	last  time.Time // time of the coordinator's last record; guarded by p.mu
 
 	mu     sync.Mutex
 	step   uint64             // the last step that the coordinator has merged
-	ends   map[uint64][]int64 // if steps are by the clock: ends of the known steps that are not merged
+	ends   map[uint64][]int64 // if steps are by the clock: known ends of steps that are not merged
 	moved  notify.Broadcast   // sent when step or ends changes
 	leaves []*workerPartition
 }
@@ -37,14 +37,14 @@ type worker struct {
 // workerPartition is a partition that a worker sums.
 type workerPartition struct {
 	*PartitionSummer
-	what    string // names its fetches in messages
-	room    int    // bytes of the last sum written
+	what    string // name of its fetches in messages
+	room    int    // size in bytes of the last sum written
 	written atomic.Uint64
 	ended   atomic.Bool
 }
 
-// newMergeWorker returns a worker for an announced job. It returns nil if the job gives this instance no partition, or
-// if the job does not fit this instance's configuration.
+// newMergeWorker returns a worker for an announced job. It returns nil if the job gives this instance no partition or
+// does not match this instance's configuration.
 func newMergeWorker(p *SharedSummation, shard int, seal *partSeal, nonce [16]byte, job *mergeJob, self int) *worker {
 	s := p.Config().Stream(job.Stream)
 	if s == nil || !slices.ContainsFunc(job.At, func(at mergePlace) bool { return at.Member == self }) {
@@ -99,12 +99,12 @@ func (w *worker) progress(step uint64, x *mergeProgress) {
 	w.advance(step)
 }
 
-// wait waits until so returns true.
+// wait waits until the function `so` returns true.
 func (w *worker) wait(ctx context.Context, so func() bool) error {
 	return w.moved.Until(ctx, &w.mu, so)
 }
 
-// until is the boundarySource of steps whose boundaries the coordinator has sent.
+// until is a boundarySource. It returns the boundaries that the coordinator has sent.
 func (w *worker) until(ctx context.Context, step uint64) (x boundary.Boundary, err error) {
 	err = w.wait(ctx, func() bool {
 		x.Step, x.Ends = step, w.ends[step]
@@ -119,7 +119,7 @@ func (w *worker) run() {
 	if err := w.work(); err != nil && w.ctx.Err() == nil {
 		w.r.Log.Warn("cannot sum partitions of a merged stream for another instance, which reads them itself", "error",
 			err.Error())
-		<-w.ctx.Done() // do not end: the coordinator would announce the same job again
+		<-w.ctx.Done() // stay, because the coordinator would announce the same job again
 	}
 }
 
@@ -132,7 +132,7 @@ func (w *worker) work() error {
 	if err != nil {
 		return err
 	}
-	// The owner's task waits for the registry too; the coordinator reads the partitions itself meanwhile.
+	// Wait for the registry, as the owner's task does. Meanwhile the coordinator reads the partitions itself.
 	if err := w.r.ReadSchemas(w.ctx, false); err != nil {
 		return err
 	}
@@ -194,7 +194,7 @@ func (w *worker) work() error {
 	return nil
 }
 
-// core returns the core that makes the leaves of an epoch. It has none of the epoch's keys.
+// core returns a core that makes the leaves of an epoch. The core has none of the epoch's keys.
 func (w *worker) core(m *core.Manifest) (*core.Core, error) {
 	if m.KeyID != w.p.KeyID || m.Stream != w.r.S.Name || len(m.Parts) != len(w.job.At) {
 		return nil, errPartial

@@ -24,8 +24,8 @@ func (l *clockLog) Append(_ context.Context, _ int, records [][]byte) error {
 	return nil
 }
 
-// TestPartWriterGathers: records written soon after others are gathered into one write, in order. The first write does
-// not wait, nor does a large one.
+// TestPartWriterGathers: records written soon after others are gathered into one write, in order. The first write and a
+// large write do not wait.
 func TestPartWriterGathers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -11,23 +11,23 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// backlogs are shared readings of the releases that an output partition held before tasks began. A reading serves all
-// tasks that ask before it begins. If each of a thousand restarting tasks read for itself, each would read what all of
-// them have published since its own last release.
+// backlogs runs shared readings of the releases that an output partition held before tasks began. One reading serves
+// all tasks that ask before it begins. Otherwise each of a thousand restarting tasks would read the releases of all
+// others since its own last one.
 type backlogs struct {
 	Next *backlog // the reading that begins next; nil: none
 	Busy bool     // a reading is in progress
 }
 
-// backlog is one shared reading. It keeps no releases: each is passed to its task when it is read. It is cancelled when
-// the last task that waits for it has stopped waiting.
+// backlog is one shared reading. It keeps no releases: it passes each to its task as soon as it has read it. It is
+// cancelled when no task waits for it any more.
 type backlog struct {
 	Ctx    context.Context
 	cancel context.CancelFunc
 
 	mu  sync.Mutex
 	of  map[core.Task]*backlogReader
-	end int64 // everything before it was read
+	end int64 // everything below this offset was read
 }
 
 // backlogReader is a task that waits for a reading.
@@ -36,17 +36,17 @@ type backlogReader struct {
 	add      func(released) error
 	troubled func(error)
 
-	// The result.
-	next  int64 // add was given everything before it
+	// The result of the reading for this task.
+	next  int64 // add was called for everything below this offset
 	whole bool  // next is the end of the partition
 	err   error // from add
 	done  chan struct{}
 }
 
 // readBacklog calls add with the task's releases, from an offset to the end that the partition has after the call
-// began. It stops if add returns an error; failure.ErrStop is returned as nil. It calls troubled with each error of a
-// repeated call to the broker. add was given everything before next. If whole is false, the task must read on for
-// itself from next, because it is alone in the partition or the shared reading failed.
+// began. It stops if add returns an error; if that is failure.ErrStop, readBacklog returns nil. It calls troubled with
+// each error of a broker call that is retried. add was called for everything below next. If whole is false, the task
+// must itself read on from next, because it is alone in the partition or the shared reading failed.
 func (t *Partition) readBacklog(ctx context.Context, task core.Task, from int64, add func(released) error,
 	troubled func(error)) (next int64, whole bool, err error) {
 	t.mu.Lock()
@@ -86,7 +86,7 @@ func (t *Partition) readBacklog(ctx context.Context, task core.Task, from int64,
 // leave removes a waiting task. The caller holds h.mu.
 func (h *backlog) leave(task core.Task, l *backlogReader) {
 	if h.of[task] != l {
-		return // it has left already
+		return // the task has left already
 	}
 	delete(h.of, task)
 	close(l.done)
@@ -118,8 +118,8 @@ func (t *Partition) readBacklogs() {
 	}
 }
 
-// read reads from the lowest offset that a task wants. It fails if the topic is missing, and the tasks then handle that
-// themselves.
+// read reads from the lowest offset that a task wants. It fails if the topic is missing; then each task handles that
+// itself.
 func (t *Partition) read(h *backlog) error {
 	h.mu.Lock()
 	first := true

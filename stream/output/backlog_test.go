@@ -27,8 +27,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// TestHistory: tasks that begin together share a reading of the output. Each gets its own releases from the offset that
-// it asked for, and tasks that cannot be served learn that.
+// TestHistory: tasks that begin together share a reading of the output. Each task gets its own releases from the offset
+// that it asked for. A task that cannot be served is told so.
 func TestHistory(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
@@ -57,7 +57,7 @@ func TestHistory(t *testing.T) {
 	fixtures.Must(t, err)
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 10 {
-		from := [n]int64{0: int64(rng.IntN(n * each)), n - 1: n*each + 1} // the last is after the end
+		from := [n]int64{0: int64(rng.IntN(n * each)), n - 1: n*each + 1} // the last offset is after the end
 		for i := 1; i < n-1; i++ {
 			from[i] = int64(rng.IntN(n*each + 1))
 		}
@@ -73,7 +73,7 @@ func TestHistory(t *testing.T) {
 						t.Errorf("task %d from %d: %+v, not offset %d", i, from[i], r, next)
 					}
 					if next += n; i == 1 && r.Step == each-1 {
-						return failure.ErrStop // the rest is not wanted now
+						return failure.ErrStop // stop the reading early
 					}
 					return nil
 				}, wrong)
@@ -101,7 +101,7 @@ func TestHistory(t *testing.T) {
 		x.ReadHistories()
 		wg.Wait()
 	}
-	// When the last task has stopped waiting, nothing is read.
+	// When no task waits any more, nothing is read.
 	(*x.Mu()).Lock()
 	(*x.Past()).Busy = true
 	(*x.Mu()).Unlock()
@@ -114,8 +114,8 @@ func TestHistory(t *testing.T) {
 	x.ReadHistories()
 }
 
-// TestHistoryTroubled: while a shared reading retries a call, the tasks that wait for it show why, as if they read for
-// themselves. If the topic is missing, each task halts.
+// TestHistoryTroubled: while a shared reading retries a call, each task that waits for the reading shows the call's
+// error, as if it read for itself. If the topic is missing, each task halts.
 func TestHistoryTroubled(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)

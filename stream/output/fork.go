@@ -14,21 +14,21 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// Limits of the entries that a guard remembers, about 150 bytes each: hashes of releases that this state made, more
-// than the outbox holds, and releases in the output that it has not made yet. At the second limit, reading pauses until
-// some of them have been made.
+// Limits of the entries that a guard remembers, of about 150 bytes each. maxMade limits the hashes of releases that
+// this state made; there are more of them than the outbox holds. maxFound limits the releases in the output that this
+// state has not made yet. At that limit, reading pauses until the state has made some of them.
 const (
 	maxMade  = 16_000 // four times maxOutbox
 	maxFound = 16_000
 )
 
 // ForkGuard compares all releases of a task in its output with those that this state makes. Two states may publish into
-// one output, for example a directory and a copy of it. With a guard in each, one of them stops before its second
-// release that the other did not make. The same bytes may appear twice under a key: from copies that run alike, or
-// after a lost acknowledgement.
+// one output, for example a directory and a copy of it. If each has a guard, one of them stops before it publishes a
+// second release that the other did not make. The same bytes may appear twice under a key, if copies run alike or after
+// a lost acknowledgement.
 //
-// Everything below the output offset next was compared. Before each produce request, and after one that was not
-// appended at next, the publisher compares everything from next to the end.
+// Everything in the output below the offset next has been compared. The publisher compares everything from next to the
+// end before each produce request, and after a request that was not appended at next.
 type ForkGuard struct {
 	*Output
 	// input returns the ends of an epoch's input, by partition.
@@ -37,9 +37,9 @@ type ForkGuard struct {
 	Epoch   uint64        // 0: none has begun
 	horizon uint64        // last step; 0: none
 	mech    *core.Mechanism
-	next    int64                // UnknownOutput: nothing compared yet
-	trusts  bool                 // every comparison accepts unknown past releases
-	Bounds  *boundary.Boundaries // of the epoch, if steps are by the clock; else nil
+	next    int64                // everything below was compared; UnknownOutput: nothing was
+	trusts  bool                 // every comparison accepts past releases that are unknown
+	Bounds  *boundary.Boundaries // the epoch's boundaries, if steps are by the clock; else nil
 
 	Mu            sync.Mutex
 	step          uint64              // last step that the state closed
@@ -57,7 +57,7 @@ type Found struct {
 	Step uint64
 }
 
-// hashes are the hashes of the newest maxMade messages, by key.
+// hashes holds the hashes of the newest maxMade messages, by key.
 type hashes struct {
 	Of    map[string][32]byte
 	Order []string // ring buffer once it is full
@@ -86,8 +86,8 @@ func NewForkGuard(o *Output, input func(context.Context, *ledger.Entry) ([]int64
 	return &ForkGuard{Output: o, input: input, next: state.UnknownOutput, made: newHashes()}
 }
 
-// AcceptAll returns a guard for publishing releases of any epoch again, after all of the output up to next has been
-// compared. It accepts the releases that it reads.
+// AcceptAll returns a guard for publishing releases of any epoch again. The caller has compared all of the output up to
+// next. The guard accepts all releases that it reads.
 func AcceptAll(o *Output, next int64) *ForkGuard {
 	g := NewForkGuard(o, nil)
 	g.reset(0)
@@ -95,7 +95,7 @@ func AcceptAll(o *Output, next int64) *ForkGuard {
 	return g
 }
 
-// Forget makes the guard ignore what is in the output before the next epoch begins, because an operator asked for that
+// Forget makes the guard ignore everything in the output from before the next epoch, because an operator asked for that
 // epoch.
 func (g *ForkGuard) Forget() {
 	g.Epoch, g.next, g.made = 0, state.UnknownOutput, newHashes()
@@ -107,7 +107,7 @@ func (g *ForkGuard) reset(step uint64) {
 	g.Found, g.steps, g.unfoundOutbox = map[string]Found{}, map[uint64]int{}, map[string]struct{}{}
 }
 
-// Where is a position in an output. Everything of the task below Offset was compared, or is its own.
+// Where is a position in an output. The task's releases below Offset were compared, or this process sent them.
 type Where struct {
 	Topic        string
 	Partition    int
@@ -115,11 +115,11 @@ type Where struct {
 	Acknowledged bool // everything that the task sent is known to be in the output
 }
 
-// Begin compares what the output holds since a checkpoint of an epoch. Releases after the checkpoint's step mean that
-// the state is older than the output, such as a restored backup. Behind then reports true until the state has made them
-// all, byte for byte. Releases before that step are accepted from the output, as far as the checkpoint knows of them
-// and this process did not make them. mech is nil if the ends of steps cannot be known. Begin returns, even with an
-// error, the output position for the next checkpoint of the epoch.
+// Begin compares the releases in the output since a checkpoint of an epoch. Releases after the checkpoint's step mean
+// that the state is older than the output, for example a restored backup. Behind then returns true until the state has
+// made them all, byte for byte. Releases up to that step are accepted without comparison if the checkpoint knows of
+// them and this process did not make them. mech is nil if the ends of steps cannot be known. Begin returns, even with
+// an error, the output position for the next checkpoint of the epoch.
 func (g *ForkGuard) Begin(ctx context.Context, opened *ledger.Entry, horizon uint64, mech *core.Mechanism,
 	cp *state.Checkpoint) (Where, error) {
 	at := Where{cp.OutputTopic, cp.OutputPartition, cp.Output, cp.Acknowledged}
@@ -149,7 +149,7 @@ func (g *ForkGuard) Begin(ctx context.Context, opened *ledger.Entry, horizon uin
 		if err != nil {
 			return at, err
 		}
-		// The old output is read at once, however much it holds.
+		// The old output is read completely, however much it holds.
 		if err := g.compare(ctx, at.Topic, at.Partition, at.Offset, comparison{trust: !successor}); err != nil {
 			return at, err
 		}
@@ -161,12 +161,12 @@ func (g *ForkGuard) Begin(ctx context.Context, opened *ledger.Entry, horizon uin
 		return at, err
 	}
 	if at.Offset == state.UnknownOutput {
-		at.Offset = 0 // its start: CheckEvidence has found that nothing before was deleted
+		at.Offset = 0 // the start: CheckEvidence has made sure that nothing was deleted there
 	}
 	return at, nil
 }
 
-// catchUp compares what was added to the output since the last comparison. If nothing was added, that costs one
+// catchUp compares what was added to the output since the last comparison. If nothing was added, this costs one
 // request, which tasks with the same output share.
 func (g *ForkGuard) catchUp(ctx context.Context) error {
 	if list, end, ok := g.Partition.since(ctx, g.Task, g.next); ok {
@@ -206,8 +206,8 @@ func (g *ForkGuard) compareAdded(ctx context.Context, list []released, end int64
 	return g.Plausible(ctx)
 }
 
-// recordSent records where messages of this state were appended. It compares messages that others wrote before or
-// between them. The partition knows what other tasks of this process wrote there.
+// recordSent records where messages of this state were appended. It compares messages that another writer appended
+// before or between them. Messages of other tasks of this process are known to the Partition and are not compared.
 func (g *ForkGuard) recordSent(ctx context.Context, parts []kafka.Appended) error {
 	next, apart := g.next, false
 	for _, p := range parts {
@@ -229,7 +229,7 @@ func (g *ForkGuard) recordSent(ctx context.Context, parts []kafka.Appended) erro
 	return g.catchUp(ctx)
 }
 
-// CheckClosed compares once more after an epoch has ended and before the next one begins.
+// CheckClosed compares the output once more after an epoch has ended and before the next one begins.
 func (g *ForkGuard) CheckClosed(ctx context.Context) error {
 	if err := g.catchUp(ctx); err != nil {
 		return err
@@ -246,7 +246,7 @@ type past struct {
 	hash [32]byte
 }
 
-// compare compares a partition's releases from an offset on, with the options in c.
+// compare compares the task's releases in a partition from an offset on, with the options in c.
 func (g *ForkGuard) compare(ctx context.Context, topic string, partition int, from int64, c comparison) error {
 	c.g, c.topic, c.partition, c.trust = g, topic, partition, c.trust || g.trusts
 	c.from = from
@@ -286,8 +286,8 @@ func (g *ForkGuard) paused() bool {
 //
 // If trust is set, past releases that this process did not make are accepted; otherwise they must equal their first
 // occurrence in the output. If acknowledged is set, reading begins at the last request that the checkpoint knows to be
-// acknowledged, so steps of the epoch before that request's are old and are not accepted without comparison. If Pause
-// is set, reading stops when maxFound releases are waiting to be made, and g.next says where.
+// acknowledged. Steps before that request's first one are then old, and their releases are compared even with trust. If
+// Pause is set, reading stops when maxFound releases wait to be made, and g.next is the offset where it stopped.
 type comparison struct {
 	g                          *ForkGuard
 	topic                      string
@@ -298,7 +298,8 @@ type comparison struct {
 	old                        []past
 }
 
-// addAll compares the next releases, which are all of the task's up to end. It returns the offset that it reached.
+// addAll compares the task's next releases. list must hold all of them up to the offset end. It returns the offset that
+// it reached.
 func (c *comparison) addAll(list []released, end int64) (next int64, err error) {
 	for i := range list {
 		if err := c.add(list[i]); errors.Is(err, failure.ErrStop) {
@@ -350,8 +351,8 @@ func (c *comparison) add(r released) error {
 			return failure.ErrStop
 		}
 	case c.trust && (epoch < g.Epoch || step >= c.first && !g.outboxSteps[step]):
-		// The checkpoint's state made this release, and its outbox does not hold it: it was acknowledged, or another
-		// copy had published the same bytes before.
+		// The checkpoint's state made this release, but the outbox does not hold it. So the broker acknowledged it, or
+		// another copy had published the same bytes before.
 		g.made.Put(key, hash)
 	default:
 		c.old = append(c.old, past{key, hash})
@@ -362,7 +363,7 @@ func (c *comparison) add(r released) error {
 	return nil
 }
 
-// end compares the releases that add could not. from is the offset at which reading began.
+// end compares the releases that add could not compare. from is the offset at which reading began.
 func (c *comparison) end(ctx context.Context, from int64) error {
 	if len(c.old) == 0 {
 		return nil
@@ -370,8 +371,8 @@ func (c *comparison) end(ctx context.Context, from int64) error {
 	return c.g.compareOld(ctx, from, c.old)
 }
 
-// compareOld compares releases whose hashes this state has dropped, because it made them long ago, with their first
-// occurrences before the offset before.
+// compareOld handles releases that this state made so long ago that it has dropped their hashes. It compares them with
+// their first occurrences in the output below the offset `before`.
 func (g *ForkGuard) compareOld(ctx context.Context, before int64, old []past) error {
 	if before == state.UnknownOutput {
 		return g.unknown(old[0].key)
@@ -393,7 +394,7 @@ func (g *ForkGuard) compareOld(ctx context.Context, before int64, old []past) er
 		}
 		hash := core.ReleaseHash(rec.Key, rec.Value, rec.Headers)
 		g.Mu.Lock()
-		g.made.Put(string(rec.Key), hash) // a copy that is behind publishes further old releases
+		g.made.Put(string(rec.Key), hash) // remember it: a copy that is behind may publish further old releases
 		g.Mu.Unlock()
 		if was, asked := first[string(rec.Key)]; asked && was == [32]byte{} {
 			first[string(rec.Key)] = hash
@@ -450,15 +451,15 @@ func (g *ForkGuard) Plausible(ctx context.Context) error {
 	return nil
 }
 
-// Behind reports whether the output has releases that this state has yet to make, and their largest step. While it has,
-// nothing may be published.
+// Behind reports whether the output has releases that this state has not made yet, and their largest step. While it has
+// some, nothing may be published.
 func (g *ForkGuard) Behind() (ahead uint64, behind bool) {
 	g.Mu.Lock()
 	defer g.Mu.Unlock()
 	return g.ahead, len(g.Found) > 0
 }
 
-// StillBehind returns the result of Behind for the whole output: once the found releases have been made, it compares
+// StillBehind is Behind for the whole output: once the state has made the releases found so far, StillBehind compares
 // the rest.
 func (g *ForkGuard) StillBehind(ctx context.Context) (bool, error) {
 	_, behind := g.Behind()
@@ -471,7 +472,7 @@ func (g *ForkGuard) StillBehind(ctx context.Context) (bool, error) {
 	return behind, nil
 }
 
-// Unsent returns the messages of an outbox that the output did not have when the epoch began.
+// Unsent returns the messages of an outbox that were not in the output when the epoch began.
 func (g *ForkGuard) Unsent(outbox []state.Message) (left []state.Message) {
 	g.Mu.Lock()
 	defer g.Mu.Unlock()
@@ -483,8 +484,8 @@ func (g *ForkGuard) Unsent(outbox []state.Message) (left []state.Message) {
 	return left
 }
 
-// Closed records a step that the state has closed, and its messages. It returns the messages that the output does not
-// have.
+// Closed records a step that the state has closed, and the step's messages. It returns those messages that the output
+// does not have.
 func (g *ForkGuard) Closed(step uint64, messages []core.Message) (missing []core.Message, err error) {
 	g.Mu.Lock()
 	defer g.Mu.Unlock()

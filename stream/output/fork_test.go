@@ -24,8 +24,8 @@ import (
 	"github.com/streamdp/streamdp/stream/task"
 )
 
-// TestStrayReleases: another writer puts releases into the output of a running task. A release that this state did not
-// make, or has not made yet, stops the task before its next release.
+// TestStrayReleases: another writer puts releases into the output of a running task. If this state did not make such a
+// release, or has not made it yet, the task stops before its own next release.
 func TestStrayReleases(t *testing.T) {
 	t.Parallel()
 	for key, says := range map[string]string{
@@ -56,7 +56,7 @@ func TestStrayReleases(t *testing.T) {
 			}
 			x.Stop()
 			<-x.Done
-			// A new process cannot tell a piece of a published release from its own.
+			// A new process cannot distinguish a foreign piece of a published release from its own.
 			if key != "orders/0/1/10/1" {
 				// A new process meets the stray release again.
 				if err := r.Start().Ends(); !errors.Is(err, failure.ErrHalted) ||
@@ -96,7 +96,7 @@ func TestForgottenReleases(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		spoil func(*streamtest.Rig, fixtures.Published)
-		says  string // in the halt; "": none
+		says  string // part of the halt's message; "": no halt
 	}{
 		"the same": {func(r *streamtest.Rig, p fixtures.Published) { repeat(r, p.Key) }, ""},
 		"differs":  {func(r *streamtest.Rig, p fixtures.Published) { r.Forge("{}", p.Key) }, "differs"},
@@ -159,7 +159,7 @@ func TestHashes(t *testing.T) {
 	h := output.NewHashes()
 	for i := range 3 * output.MaxMade {
 		h.Put(fmt.Sprint(i), [32]byte{byte(i)})
-		h.Put(fmt.Sprint(i), [32]byte{1, 1}) // the first hash of a key counts
+		h.Put(fmt.Sprint(i), [32]byte{1, 1}) // only the first hash of a key is kept
 	}
 	if len(h.Of) != output.MaxMade || len(h.Order) != output.MaxMade {
 		t.Fatalf("%d hashes", len(h.Of))
@@ -171,8 +171,8 @@ func TestHashes(t *testing.T) {
 	}
 }
 
-// TestComparing: a task that repeats published releases is not ready, says so, and shows it in metrics. Its epoch is
-// not closed while committed releases are unpublished.
+// TestComparing: while a task repeats published releases, it is not ready, and status and metrics show why. Its epoch
+// is not closed while committed releases are unpublished.
 func TestComparing(t *testing.T) {
 	t.Parallel()
 	r := streamtest.Ran(t, fixtures.OrdersStream)

@@ -1,6 +1,6 @@
 package output
 
-// asking returns how many tasks wait for the reading that begins next.
+// asking returns how many tasks wait for the next reading to begin.
 func (t *Partition) asking() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()

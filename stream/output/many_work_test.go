@@ -37,9 +37,9 @@ func (d *readCounter) ReadDir(dir string) ([]string, error) {
 	return d.Disk.ReadDir(dir)
 }
 
-// TestWorkOfManyTasks counts what a process with many tasks does, so that nothing grows with the square of their number
-// unnoticed: the files that it reads when all tasks open epochs, and when it restarts; the requests that publish
-// releases; how often it reads the output and checks a plan; and how often it wakes up while idle.
+// TestWorkOfManyTasks counts the work of a process with many tasks, to detect work that grows with the square of their
+// number. It counts the files read when all tasks open epochs and when the process restarts, the requests that publish
+// releases, the readings of the output, the checks of plans, and the wake-ups while idle.
 func TestWorkOfManyTasks(t *testing.T) {
 	t.Parallel()
 	const n, rounds = 40, 3
@@ -85,7 +85,7 @@ func TestWorkOfManyTasks(t *testing.T) {
 		}
 	}
 
-	// Every task opens an epoch, and asks whether the ledger is the newest before the first of them gets an answer.
+	// Every task opens an epoch. All of them ask whether the ledger is the newest before the first one gets an answer.
 	inside := make(chan *stream.Inside, 1)
 	r.Prepare = func(in *stream.Inside) { inside <- in }
 	opened := 0

@@ -42,9 +42,9 @@ func (o *Output) Leave() {
 	}
 }
 
-// Unused reports whether the output partition has no release of the task. A release of an unknown epoch from before the
-// stream became merged or unmerged counts too, because it covers the same records. If the topic is missing, Unused
-// makes it.
+// Unused reports whether the output partition has no release of the task. A release from before the stream became
+// merged or unmerged also counts as the task's if its epoch is unknown, because it covers the same records. If the
+// topic is missing, Unused creates it.
 func (o *Output) Unused(ctx context.Context) (bool, error) {
 	if _, err := o.End(ctx); err != nil {
 		return false, err
@@ -63,7 +63,7 @@ func (o *Output) Unused(ctx context.Context) (bool, error) {
 }
 
 // End returns the end of the output partition, after everything that this process has sent for the task. If the topic
-// is missing, End makes it first if that is allowed.
+// is missing, End first creates it, if that is allowed.
 func (o *Output) End(ctx context.Context) (end int64, err error) {
 	if err := o.Partition.WaitInFlight(ctx, o.Task); err != nil {
 		return 0, err
@@ -78,7 +78,7 @@ func (o *Output) End(ctx context.Context) (end int64, err error) {
 	return end, err
 }
 
-// waitReady waits for what this process is sending for the task, and for the output topic.
+// waitReady waits until no message of the task is in flight and the output topic exists.
 func (o *Output) waitReady(ctx context.Context) error {
 	if err := o.Partition.WaitInFlight(ctx, o.Task); err != nil {
 		return err
@@ -110,15 +110,15 @@ func (o *Output) Make(ctx context.Context) error {
 // topicSettings are the settings of a created output topic.
 var topicSettings = map[string]string{"cleanup.policy": "compact"}
 
-// send appends messages to the output partition, in requests shared with other tasks. The caller has compared
-// everything below the offset compared; see errOvertaken.
+// send appends messages to the output partition, in requests shared with other tasks. The caller must have compared
+// everything below the offset `compared`; see errOvertaken.
 func (o *Output) send(ctx context.Context, compared int64, messages []kafka.Message) ([]kafka.Appended, error) {
 	return o.Partition.send(ctx, o.Task, compared, messages)
 }
 
 // Read reads a partition of releases to its end, from an offset or from its start if that is unknown. If fn returns
-// ErrStop, Read ends without an error. It first waits for what this process is sending for the task; otherwise it might
-// miss those messages and later take them for another writer's.
+// ErrStop, Read ends without an error. Read first waits for the task's messages in flight. Otherwise it might miss them
+// now and later take them for another writer's.
 func (o *Output) Read(ctx context.Context, topic string, partition int, from int64,
 	fn func(*kafka.Record) error) error {
 	if err := o.Partition.WaitInFlight(ctx, o.Task); err != nil {
@@ -172,8 +172,8 @@ func (o *Output) UnknownEpoch(epoch uint64) error {
 		"state directory is an old copy, or another copy is running; %s", o.At.Topic, o.At.Partition, epoch, o.wayOut())
 }
 
-// NewestEpoch returns the largest epoch of the task's releases in the output, from an offset on (0: everywhere), or 0
-// if there is none. If that offset is gone, it reads everything.
+// NewestEpoch returns the largest epoch of the task's releases in the output, or 0 if there is none. It reads from the
+// offset `from` on. If from is 0 or that offset has been deleted, it reads everything.
 func (o *Output) NewestEpoch(ctx context.Context, from int64) (newest uint64, err error) {
 	note := func(rec *kafka.Record) error {
 		if t, epoch, _, ok := core.ParseIdentity(rec.Key); ok && t == o.Task {
@@ -190,8 +190,8 @@ func (o *Output) NewestEpoch(ctx context.Context, from int64) (newest uint64, er
 	return newest, o.Read(ctx, o.At.Topic, o.At.Partition, state.UnknownOutput, note)
 }
 
-// CheckEvidence halts if the output has lost the proof of whether the checkpoint is the newest: the acknowledged
-// release that the checkpoint names or, without a checkpoint, the beginning of the output.
+// CheckEvidence halts if the output no longer holds the evidence that tells whether the checkpoint is the newest. The
+// evidence is the acknowledged release that the checkpoint names or, without a checkpoint, the beginning of the output.
 func (o *Output) CheckEvidence(ctx context.Context, cp *state.Checkpoint) error {
 	if cp.Output != state.UnknownOutput && !cp.Acknowledged {
 		return nil // Read checks that the offset exists
@@ -222,7 +222,7 @@ func (o *Output) CheckEvidence(ctx context.Context, cp *state.Checkpoint) error 
 	return nil
 }
 
-// onlyCopy says what the operator can do if the output has lost that proof.
+// onlyCopy returns words on what the operator can do if the output has lost that evidence.
 func (o *Output) onlyCopy() string {
 	return fmt.Sprintf(
 		"if no other copy of the state has run, publish the lost releases again: streamdp republish%s --only-copy "+
@@ -238,14 +238,14 @@ func (o *Output) Differs(key string) error {
 		key, o.wayOut())
 }
 
-// wayOut says what the operator can do if another writer publishes to the task's output.
+// wayOut returns words on what the operator can do if another writer publishes to the task's output.
 func (o *Output) wayOut() string {
 	return "run only the newest copy of the state, and remove the others; if this is the only one, open a new " +
 		"epoch: streamdp epoch open " + failure.EpochArgs(o.Task)
 }
 
-// ReleasedTo returns the end of the offsets that published releases of an epoch cover, or −1 if the output has none.
-// For a merged epoch it is the sum over the partitions.
+// ReleasedTo returns the offset after the last record that published releases of an epoch cover, or −1 if the output
+// has none. For a merged epoch it returns the sum of these offsets over the partitions.
 func (o *Output) ReleasedTo(ctx context.Context, opened *ledger.Entry) (end int64, err error) {
 	end = -1
 	err = o.released(ctx, opened, func(value []byte) { end = max(end, opened.First, core.ReleaseEnd(value)) })
@@ -255,9 +255,9 @@ func (o *Output) ReleasedTo(ctx context.Context, opened *ledger.Entry) (end int6
 	return end, nil
 }
 
-// ReleasedEnds returns that end for each of the epoch's partitions, or a partition's first offset if no release covers
-// more. If a release covers offsets but does not say how many of each partition, the ends are math.MaxInt64, because
-// steps by the clock do not share offsets evenly.
+// ReleasedEnds returns the same offset for each of the epoch's partitions, or the partition's first offset if no
+// release covers records of it. If steps are by the clock and a release does not give its offsets by partition, all
+// ends are math.MaxInt64, because the partitions' shares of such a step are unknown.
 func (o *Output) ReleasedEnds(ctx context.Context, opened *ledger.Entry) (ends []int64, err error) {
 	for _, v := range opened.Views() {
 		ends = append(ends, v.First)
@@ -274,8 +274,8 @@ func (o *Output) ReleasedEnds(ctx context.Context, opened *ledger.Entry) (ends [
 	return ends, err
 }
 
-// released calls see with each release of an epoch in the output, or piece of one. A missing output has none. If the
-// read ends early, released fails, because the rest could cover more.
+// released calls see with each release of an epoch in the output, or with each piece of one. A missing output has none.
+// If reading ends early, released fails, because releases in the rest could cover more.
 func (o *Output) released(ctx context.Context, opened *ledger.Entry, see func(value []byte)) error {
 	err := o.Read(ctx, o.At.Topic, o.At.Partition, state.UnknownOutput, func(rec *kafka.Record) error {
 		if t, epoch, _, ok := core.ParseIdentity(rec.Key); ok && t == o.Task && epoch == opened.Epoch {

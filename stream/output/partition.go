@@ -73,14 +73,13 @@ func (t *Partition) leave(task core.Task) {
 	}
 }
 
-// Partition reads what is added to an output partition once for all tasks that publish into it, and sends their
-// messages in shared requests. If each of a thousand tasks read for itself, each would read what all of them write.
-// Partition does not read its own messages: the offsets in produce responses show whether another writer appended
-// before them. Messages in flight are still sent when their task stops, because the broker may append them anyway;
-// WaitInFlight waits for them.
+// Partition reads additions to an output partition once for all tasks that publish into it, and sends their messages in
+// shared requests. Otherwise each of a thousand tasks would read the messages of all of them. Partition does not read
+// its own messages: the offsets in produce responses show whether another writer appended before them. Messages in
+// flight are still sent when their task stops, because the broker may append them anyway; WaitInFlight waits for them.
 //
-// Some tasks must read for themselves: a task alone in its partition, a task that has not yet read up to where
-// Partition began, tasks whose lists were dropped, and all tasks after an error.
+// Some tasks must read for themselves: a task that is alone in its partition, a task that has not yet read up to the
+// offset where Partition began, tasks whose lists were dropped, and all tasks after an error.
 type Partition struct {
 	among     *Partitions
 	client    *kafka.Client
@@ -89,7 +88,7 @@ type Partition struct {
 
 	mu    sync.Mutex
 	tasks map[core.Task]*newReleases
-	next  int64    // everything before it was read, or was sent by this process
+	next  int64    // everything below was read, or sent by this process
 	round *endLook // the look that begins next; nil: none
 	queue []*sending
 	sent  map[core.Task][]*sending // messages queued or in flight
@@ -97,14 +96,14 @@ type Partition struct {
 	busy  bool                     // a look or a request is in progress
 	past  backlogs
 	kept  int // number of releases in the lists of all tasks, at most maxFound
-	// Counters, for tests: looks, looks that had to read, requests, and waits for messages in flight.
+	// Counters for tests. reads counts the looks that had to read, waits the waits for messages in flight.
 	looks, reads, requests, waits int
 }
 
-// sending is what one task publishes at a time.
+// sending holds the messages that one task publishes at a time.
 type sending struct {
 	task     core.Task
-	from     int64 // the task has compared everything in the output below it
+	from     int64 // offset; the task has compared everything below it
 	messages []kafka.Message
 	bytes    int
 	Gone     bool // the task has stopped waiting
@@ -113,14 +112,14 @@ type sending struct {
 	err      error
 }
 
-// sharedBytes limits the bytes that several tasks send in one request. By default, brokers refuse batches of more than
-// 1 MiB.
+// sharedBytes limits the bytes of a request with messages of several tasks. By default, brokers refuse batches of more
+// than 1 MiB.
 const sharedBytes = 800_000
 
-// leastShared is the smallest value of that limit, after brokers have refused larger requests.
+// leastShared is the lowest value to which the limit falls when brokers refuse requests.
 const leastShared = 16 << 10
 
-// newReleases are the releases of a task that were added to the partition from an offset on.
+// newReleases holds the releases of a task that were added to the partition from an offset on.
 type newReleases struct {
 	From int64 // UnknownOutput: none are kept
 	list []released
@@ -150,11 +149,11 @@ type endLook struct {
 	err  error
 }
 
-// lookTime limits a look. After that, the waiting tasks look for themselves.
+// lookTime is the longest time that a shared look may take. After that, each waiting task looks for itself.
 const lookTime = 10 * time.Second
 
-// since returns the task's releases from an offset to the end that the partition has after the call began. ok is false
-// if the task must read for itself.
+// since returns the task's releases from an offset to the end of the partition, as found after the call began. ok is
+// false if the task must read for itself.
 func (t *Partition) since(ctx context.Context, task core.Task, from int64) (list []released, end int64, ok bool) {
 	t.mu.Lock()
 	mine := t.tasks[task]
@@ -189,8 +188,8 @@ func (t *Partition) since(ctx context.Context, task core.Task, from int64) (list
 	return t.known(task, from, from)
 }
 
-// known returns the task's releases from an offset to the end that Partition knows. ok is false if it does not know
-// everything below the offset to.
+// known returns the task's releases from an offset to the end that Partition knows. ok is false if Partition does not
+// know everything below the offset `to`.
 func (t *Partition) known(task core.Task, from, to int64) (list []released, end int64, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -207,8 +206,9 @@ func (t *Partition) known(task core.Task, from, to int64) (list []released, end 
 }
 
 // send appends a task's messages to the partition, as kafka.Client.Produce does. Messages of all waiting tasks share
-// requests. If the partition has releases of the task at or after from, which the task has not compared, send fails
-// with errOvertaken and sends nothing. When the context ends, send returns; messages in flight are still sent.
+// requests. The task has compared everything below the offset `from`. If the partition has releases of the task from
+// there on, send fails with errOvertaken and sends nothing. When the context ends, send returns; messages in flight are
+// still sent.
 func (t *Partition) send(ctx context.Context, task core.Task, from int64,
 	messages []kafka.Message) ([]kafka.Appended, error) {
 	s := &sending{task: task, from: from, messages: messages, done: make(chan struct{})}
@@ -297,7 +297,7 @@ func (t *Partition) work() {
 	}
 }
 
-// share takes the messages of the next request off the queue.
+// share removes the messages of the next request from the queue.
 func (t *Partition) share() []*sending {
 	n, bytes := 0, 0
 	for n < len(t.queue) {
@@ -311,9 +311,9 @@ func (t *Partition) share() []*sending {
 	return shared
 }
 
-// append sends messages in one request. Each task gets only the result of its own messages, so tasks whose messages the
-// broker acknowledged before an error get no error. If the broker refuses the rest for good, each task's messages are
-// sent alone, so that one task's bad message does not block the others.
+// append sends messages in one request. Each task gets only the result of its own messages: if the broker has
+// acknowledged them before an error, the task gets no error. If the broker permanently refuses the rest, append sends
+// each task's messages in a request of their own, so that one task's bad message does not block the others.
 func (t *Partition) append(shared []*sending) {
 	if shared = slices.DeleteFunc(shared, t.dropped); len(shared) == 0 {
 		return
@@ -349,9 +349,9 @@ func (t *Partition) append(shared []*sending) {
 // errOvertaken says that a task must compare releases before it sends anything.
 var errOvertaken = errors.New("the output has releases that are not compared yet")
 
-// dropped ends a sending that must not be sent, because its task has stopped waiting, or because the output has
-// releases of the task that the task has not compared. Another task's look may have read them after the task's own
-// look.
+// dropped ends a sending that must not be sent, and reports whether it did. The task has stopped waiting, or the output
+// has releases of the task that the task has not compared. Another task's look may have read these releases after the
+// task's own look.
 func (t *Partition) dropped(s *sending) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -369,8 +369,8 @@ func (t *Partition) dropped(s *sending) bool {
 	return true
 }
 
-// request sends messages, and returns where they were appended; after an error, where the first of them were. The
-// context of a single task does not end it, and the client limits its time.
+// request sends messages, and returns where they were appended. After an error, it returns where the messages before
+// the error were appended. The context of a single task does not end it; the client limits its time.
 func (t *Partition) request(shared []*sending) ([]kafka.Appended, error) {
 	var messages []kafka.Message
 	for _, s := range shared {
@@ -413,7 +413,7 @@ func divide(at []kafka.Appended, n int) (first, rest []kafka.Appended) {
 	return first, at
 }
 
-// look reads what was added to the partition since the last look, and sorts it by task.
+// look reads the releases that were added to the partition since the last look, and sorts them by task.
 func (t *Partition) look() error {
 	ctx, cancel := context.WithTimeout(context.Background(), lookTime)
 	defer cancel()
@@ -466,7 +466,7 @@ func (t *Partition) look() error {
 	return err
 }
 
-// drop clears the lists of all tasks. Each must then read for itself what was in its list.
+// drop clears the lists of all tasks. Each task must then read the releases of its list for itself.
 func (t *Partition) drop() {
 	for _, g := range t.tasks {
 		if len(g.list) > 0 {
@@ -476,8 +476,8 @@ func (t *Partition) drop() {
 	t.kept = 0
 }
 
-// forget makes the next look start at the output's end, and tasks read for themselves what is before. It is called
-// after the output lost messages that were not read yet.
+// forget makes the next look start at the output's end. Tasks must then read earlier releases for themselves. forget is
+// called after the output lost messages that were not read yet.
 func (t *Partition) forget() {
 	t.next, t.kept = state.UnknownOutput, 0
 	for _, g := range t.tasks {

@@ -31,8 +31,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// TestSharedOutput: two tasks publish into one partition, and another writer puts a release of one of them there. That
-// task stops before its next release, and the other continues.
+// TestSharedOutput: two tasks publish into one partition, and another writer adds a release of the first task. The
+// first task stops before its next release, and the second continues.
 func TestSharedOutput(t *testing.T) {
 	t.Parallel()
 	for key, says := range map[string]string{
@@ -138,7 +138,7 @@ func TestTail(t *testing.T) {
 			t.Fatalf("read to %d of %d", end, step+1)
 		}
 		x.got, x.next = append(x.got, list...), end
-		if rng.IntN(40) == 0 { // as if too many releases had gathered
+		if rng.IntN(40) == 0 { // drop the lists, as if too many releases had gathered
 			(*x.tail.Mu()).Lock()
 			*(*x.tail.Tasks())[x.task] = output.Gained{From: (*x.tail.Next())}
 			(*x.tail.Mu()).Unlock()
@@ -171,8 +171,8 @@ func TestTail(t *testing.T) {
 	}
 }
 
-// TestTailSends: messages that tasks send together go in one request, each task learns where its messages are, and none
-// of them is read again. A message of another writer between them is read.
+// TestTailSends: messages that tasks send together go in one request. Each task learns where its messages are, and
+// these are not read again. A message of another writer between them is read.
 func TestTailSends(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
@@ -221,8 +221,8 @@ func TestTailSends(t *testing.T) {
 		wg.Wait()
 		return at, errs
 	}
-	// holds checks that each task without an error knows where its messages are, and that they are there once. It
-	// returns the number of tasks with an error.
+	// holds checks that each task without an error knows where its messages are, and that each message is there once.
+	// It returns the number of tasks with an error.
 	holds := func(step int, at [n][]kafka.Appended, errs [n]error, wrong func(i int, err error) bool) (failed int) {
 		t.Helper()
 		keys, times := map[int64]string{}, map[string]int{}
@@ -268,7 +268,7 @@ func TestTailSends(t *testing.T) {
 			t.Errorf("task %d has to read what this process sent", i)
 		}
 	}
-	// Another writer's message comes after those, and before the next ones.
+	// Another writer's message comes after the messages of this round, and before those of the next.
 	p := kafkatest.NewProducer(t, []string{r.Addr}, "out", 0, "")
 	p.Send(kafkatest.Record{Key: message(3, 7, 0).Key, Value: []byte("x")})
 	at, errs = together(2, func(int) int { return 10 })
@@ -295,7 +295,7 @@ func TestTailSends(t *testing.T) {
 	}
 	// The broker fails in the middle of a request: tasks without an acknowledgement get an error, and send again.
 	(*x.Most()) = 0
-	var small []kmsg.Request // requests that the topic accepts, each possibly seen twice
+	var small []kmsg.Request // requests that the topic accepts; one may be seen twice
 	r.Broker.Cluster().Fault(
 		kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: "out", Err: kerr.NotEnoughReplicas,
 			When: func(q kmsg.Request) bool {
@@ -311,7 +311,7 @@ func TestTailSends(t *testing.T) {
 	}
 	at, errs = together(5, func(i int) int { return 1500 })
 	holds(5, at, errs, nobody)
-	// A task that stops waiting before its turn is not sent.
+	// If a task stops waiting before its turn, its messages are not sent.
 	before := at
 	(*x.Mu()).Lock()
 	(*x.Busy()) = true
@@ -335,7 +335,7 @@ func TestTailSends(t *testing.T) {
 	if end != last {
 		t.Errorf("the output ends at %d, not %d", end, last)
 	}
-	// A partition that was created again is a different one.
+	// If the partition was created again, it is a different one.
 	fixtures.Must(t, x.Look())
 	kafkatest.DeleteTopic(t, []string{r.Addr}, "out")
 	fixtures.Must(t, r.Client.CreateTopic(t.Context(), "out", 1, nil))
@@ -361,7 +361,7 @@ func TestTailGivenUp(t *testing.T) {
 	for i := range n {
 		x = tails.Join(config.Output{Topic: "orders.dp"}, task(i))
 	}
-	// The broker refuses the shared request, and then holds the first task's own.
+	// The broker refuses the shared request, and then delays the request with only the first task's messages.
 	requests := 0
 	held, release := r.Hold("orders.dp", func(q *kmsg.ProduceRequest) (refused *kerr.Error, held bool) {
 		requests++
@@ -423,8 +423,8 @@ func TestTailGivenUp(t *testing.T) {
 	}
 }
 
-// TestTailOvertaken: between a task's own look and its request, another task's look reads a release of the first task
-// that another writer published. The task must compare it before it sends anything. The other tasks continue.
+// TestTailOvertaken: another writer publishes a release of task A between A's look and A's request, and the look of
+// task B reads it. A must compare the release before it sends anything. The other tasks continue.
 func TestTailOvertaken(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
@@ -472,8 +472,9 @@ func TestTailOvertaken(t *testing.T) {
 	}
 }
 
-// TestOpenWaitsForOwn: an epoch is opened while a release of its predecessor, which the operator discards, is in
-// flight. The opening waits for its result, so the task does not later take the release for another writer's.
+// TestOpenWaitsForOwn: an epoch is opened while a release of the epoch before is in flight, which the operator
+// discards. The opening waits for the request's result, so the task does not later take the release for another
+// writer's.
 func TestOpenWaitsForOwn(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)

@@ -24,12 +24,12 @@ type Publisher struct {
 	Queue  []state.Message
 	Wake   chan struct{}
 	Acked  atomic.Uint64 // step of the last acknowledged release
-	output int64         // Checkpoint.Output of the next checkpoint
-	held   bool          // Checkpoint.Acknowledged of the next checkpoint
+	output int64         // the field Output of the next checkpoint
+	held   bool          // the field Acknowledged of the next checkpoint
 	Failed chan error    // receives the error that ended the publisher
 	Notify chan struct{} // receives after each acknowledgement
 	Stop   func()        // ends run, and waits for its end
-	within trace.Span    // of the last commit's steps
+	within trace.Span    // span of the last commit's steps
 
 	// Sent is called with acknowledged releases, before Acked and Notify change. It may be nil. It runs concurrently
 	// with the owner, which applies records meanwhile.
@@ -45,14 +45,14 @@ func NewPublisher(out *ForkGuard, f *input.Feed, cp *state.Checkpoint) *Publishe
 	}
 }
 
-// Position returns the output position for a checkpoint.
+// Position returns the fields Output and Acknowledged for a checkpoint.
 func (p *Publisher) Position() (output int64, acknowledged bool) {
 	p.Mu.Lock()
 	defer p.Mu.Unlock()
 	return p.output, p.held
 }
 
-// Enqueue adds releases that a durable checkpoint holds, and sets the trace span that they belong to.
+// Enqueue adds releases to send; a durable checkpoint must hold them. It sets the trace span that they belong to.
 func (p *Publisher) Enqueue(list []state.Message, within trace.Span) {
 	if len(list) == 0 {
 		return
@@ -115,7 +115,8 @@ func (p *Publisher) run(ctx context.Context) {
 }
 
 // CompleteReleases returns the part of the queue to send in one request. It contains all pieces of each of its
-// releases, so that acknowledging a step means that the whole release is there. If one is true, it is a single release.
+// releases, so that acknowledging a step means that the whole release is there. If `one` is true, the part is a single
+// release.
 func CompleteReleases(queue []state.Message, one bool) []state.Message {
 	n := min(len(queue), 500)
 	if one {
@@ -143,9 +144,9 @@ func (p *Publisher) publish(ctx context.Context, batch []state.Message) error {
 	return nil
 }
 
-// Send sends releases in one request, without a publisher: those left by a closed epoch, or those published again. It
-// repeats the request, with the same bytes, until the broker has acknowledged it, and returns the offset of the first
-// message in the output. Before each request, the guard compares what the output holds.
+// Send sends releases in one request, without a publisher. It serves releases left by a closed epoch and releases that
+// are published again. It repeats the request, with the same bytes, until the broker has acknowledged it, and returns
+// the offset of the first message in the output. The guard compares the output before each request.
 //
 // Errors: ErrBehind while the guard is behind, the context's error, *failure.Halt.
 func Send(ctx context.Context, out *ForkGuard, f *input.Feed, batch []state.Message) (base int64, err error) {
@@ -162,7 +163,7 @@ type sender struct {
 	span  trace.Work                                          // attributes of the requests' spans
 }
 
-// newSender returns a sender whose spans name an epoch. For epoch 0 they do not.
+// newSender returns a sender whose spans name an epoch; with epoch 0 they name none.
 func newSender(out *ForkGuard, f *input.Feed, epoch uint64) sender {
 	return sender{out: out, now: f.Now, trace: f.Trace, told: f.Metrics.Published,
 		span: monitor.SpanOf(out.Task, epoch)}
@@ -205,7 +206,7 @@ func (s *sender) send(ctx context.Context, batch []state.Message, within func() 
 			}
 		}
 		if kafka.UnknownTopic(err) {
-			// The topic was deleted. Its releases are lost to readers, but later ones must not wait for them.
+			// The topic was deleted. Readers have lost its releases, but later ones must not wait for that reason.
 			if e := o.Make(ctx); e != nil {
 				return e
 			}

@@ -24,8 +24,8 @@ type applier struct {
 	core  *core.Core
 
 	// Where records come from.
-	fetch   *input.Fetcher  // of an unmerged epoch; else nil
-	merge   *input.Merger   // of a merged epoch; else nil
+	fetch   *input.Fetcher  // fetches for an unmerged epoch; else nil
+	merge   *input.Merger   // merges for a merged epoch; else nil
 	readers []*kafka.Reader // of all partitions
 
 	// Records read but not applied.
@@ -36,12 +36,12 @@ type applier struct {
 	// Records applied.
 	position kafka.Position // position of the last step boundary before current
 	seen     int64          // offsets below it have been applied
-	work     monitor.Counts // since the last tick
-	// refused and clipped are the mechanism's counts of records that work includes already.
+	work     monitor.Counts // counts since the last tick
+	// refused and clipped are the mechanism's counts when they were last added to work.
 	refused, clipped uint64
 
 	closing *closing // a step that another goroutine is closing; nil: none
-	before  []byte   // buffer for the state before a closing step
+	before  []byte   // buffer for the state before the step that is being closed
 }
 
 // read starts to read the epoch's input, until the context ends.
@@ -69,7 +69,7 @@ func (a *applier) read(ctx context.Context, wg *sync.WaitGroup) error {
 	return nil
 }
 
-// open returns a reader of a source. The reader is closed when the epoch stops running.
+// open returns a reader of a source. The applier closes it when the epoch stops running.
 func (a *applier) open(src core.Source, bytes int, at kafka.Position) (*kafka.Reader, error) {
 	reader, err := a.r.OpenInput(src, bytes, at)
 	if err == nil {
@@ -79,7 +79,7 @@ func (a *applier) open(src core.Source, bytes int, at kafka.Position) (*kafka.Re
 }
 
 // sources returns the channels that bring records, merged sums, and read errors. If held is true, nothing may be
-// applied, and the first two are nil.
+// applied, and the first two channels are nil.
 func (a *applier) sources(held bool) (in chan *codec.Batch, sums chan []input.StepSum, broken chan error) {
 	wanted := a.current == nil && a.whole == nil && !held
 	if a.merge != nil {
@@ -94,7 +94,7 @@ func (a *applier) sources(held bool) (in chan *codec.Batch, sums chan []input.St
 	return in, nil, a.fetch.Failed
 }
 
-// reached returns where the open step begins and the known ends of the log, by partition.
+// reached returns, by partition, the offset at which the open step begins and the known ends of the log.
 func (a *applier) reached() (ends []ledger.EntryPart, logs []kafka.Offsets) {
 	if a.merge == nil {
 		log := kafka.Offsets{Start: a.r.LogStart.Load(), Stable: a.r.LogEnd.Load(), End: a.r.LogEnd.Load()}
@@ -114,7 +114,7 @@ func (a *applier) take(b *codec.Batch) {
 	a.work.Read(b)
 }
 
-// waiting reports whether something was read but not applied.
+// waiting reports whether records or sums were read but not applied.
 func (a *applier) waiting() bool { return a.current != nil || a.whole != nil }
 
 // add adds records of the current batch to the open step, until pause returns true. It calls pause once per 64 records.
@@ -124,7 +124,7 @@ func (a *applier) add(pause func() bool) (ended, done bool) {
 	return ended, !ended && a.next == len(a.current.Records)
 }
 
-// finishBatch returns the current batch, which is applied, to the fetcher.
+// finishBatch gives the current batch, which has been applied, back to the fetcher.
 func (a *applier) finishBatch() {
 	b := a.current
 	if a.core.First() >= b.First {
@@ -135,7 +135,7 @@ func (a *applier) finishBatch() {
 	a.fetch.Done(b)
 }
 
-// finishSums releases the sums of steps that are closed, and counts their records.
+// finishSums gives the sums of closed steps back to the merger, and counts their records.
 func (a *applier) finishSums(steps []input.StepSum) {
 	a.merge.Merged(steps)
 	a.merge.Pause(a.epoch.Users)
@@ -160,7 +160,7 @@ func (a *applier) count() {
 	}
 }
 
-// over reports whether the last step was the final one, because the horizon is reached or the mechanism has ended.
+// over reports whether no step can follow, because the horizon is reached or the mechanism has ended.
 func (a *applier) over() bool {
 	if _, ended := a.core.Ended(); ended {
 		return true
@@ -169,17 +169,17 @@ func (a *applier) over() bool {
 	return h > 0 && a.core.Step() >= h
 }
 
-// edge is the state of the core after a closed step.
+// edge is a snapshot of the core between two steps.
 type edge struct {
 	step       uint64
 	first      int64 // first offset of the open step
 	transcript dp.Transcript
 	verdict    string
-	state      []byte // only if requested
+	state      []byte // the mechanism's state; only if requested
 }
 
-// boundary returns the state of the core after the last closed step, without the mechanism's state. While another
-// goroutine closes a step, boundary returns the step before, and nobody else may use the core.
+// boundary returns the snapshot after the last closed step, without the mechanism's state. While another goroutine
+// closes a step, boundary returns the snapshot before that step, because only that goroutine may use the core.
 func (a *applier) boundary() edge {
 	if a.closing != nil {
 		return a.closing.before
@@ -190,12 +190,13 @@ func (a *applier) boundary() edge {
 // appendState appends to b the mechanism's state at the boundary.
 func (a *applier) appendState(b []byte, at edge) ([]byte, error) {
 	if a.closing != nil {
-		return append(b, at.state...), nil // copied, because the next closing step overwrites a.before
+		return append(b, at.state...), nil // copy, because closing the next step overwrites a.before
 	}
 	return a.core.AppendState(b)
 }
 
-// places returns the boundary's position in the log and, for a merged epoch, its positions in all partitions.
+// places returns the position in the log at which a snapshot was made and, for a merged epoch, the position in each
+// partition.
 func (a *applier) places(at edge) (position kafka.Position, parts []state.Place, err error) {
 	position = a.position
 	if a.merge != nil {
@@ -215,8 +216,8 @@ func (a *applier) places(at edge) (position kafka.Position, parts []state.Place,
 	return position, parts, nil
 }
 
-// older returns the older anchors of a partition for the next checkpoint: those of the last checkpoint, thinned, and
-// its newest one if newest replaces that.
+// older returns the older anchors of a partition for the next checkpoint. These are the older ones of the last
+// checkpoint, thinned, and its newest one if newest replaces it.
 func older(was state.Place, newest *kafka.Anchor) []kafka.Anchor {
 	if newest == nil {
 		return nil
@@ -228,7 +229,7 @@ func older(was state.Place, newest *kafka.Anchor) []kafka.Anchor {
 	return state.Thinned(all, newest.Offset)
 }
 
-// log returns the known ends of the logs, and the offset below which records have been applied or added.
+// log returns the known ends of the logs, and the offset below which all records have been applied, or added to sums.
 func (a *applier) log() (log monitor.LogLag, seen int64) {
 	if a.merge == nil {
 		return monitor.LogLag{Start: a.r.LogStart.Load(), End: a.r.LogEnd.Load()}, a.seen

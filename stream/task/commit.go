@@ -11,8 +11,8 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// commit is a commit that is being written. It holds copies of all it needs, so that meanwhile records can be applied
-// and steps closed. These belong to the next commit.
+// commit is a commit that is being written. It holds copies of all that it needs, so meanwhile the loop can apply
+// records and close steps. Those steps belong to the next commit.
 type commit struct {
 	cp       *state.Checkpoint
 	tick     time.Time
@@ -24,14 +24,15 @@ type commit struct {
 	quiet    int             // number of steps in it
 	archived []state.Message // releases to write to the archive before it
 	span     trace.Span      // of the commit
-	steps    trace.Span      // of the steps that it makes durable
+	steps    trace.Span      // span of the steps that it makes durable
 	lone     bool            // no earlier release in the outbox waits to be sent
 	left     bool            // the publisher has its releases
 	err      error
 	done     chan struct{} // closed when it is written and visible outside, or has failed with err
 }
 
-// ended is closed when the commit has been written. For a nil c it is nil, which blocks forever.
+// ended returns a channel that is closed when the commit has been written or has failed. For a nil c it returns nil,
+// which blocks forever.
 func (c *commit) ended() <-chan struct{} {
 	if c == nil {
 		return nil
@@ -39,7 +40,7 @@ func (c *commit) ended() <-chan struct{} {
 	return c.done
 }
 
-// takes returns the number and bytes of the pending releases that the commit holds. For a nil c they are 0.
+// takes returns the number and bytes of the pending releases in the commit. For a nil c both are 0.
 func (c *commit) takes() (n, bytes int) {
 	if c == nil {
 		return 0, 0
@@ -48,8 +49,8 @@ func (c *commit) takes() (n, bytes int) {
 }
 
 // begin starts a goroutine that writes a commit of everything since the last one. When the commit is durable, the same
-// goroutine makes it visible outside, at a tick of 10 ms, so nothing that the loop does meanwhile delays it. The loop
-// handles the end of the commit later, in handleWritten; nothing outside depends on when.
+// goroutine makes it visible outside, at a tick of 10 ms. So work of the loop cannot delay it. The loop handles the end
+// of the commit later, in handleWritten; the time of that has no effect outside.
 func (w *committer) begin(tick time.Time) error {
 	c, err := w.prepare(tick)
 	if err != nil {
@@ -120,9 +121,9 @@ func (w *committer) store(c *commit) {
 	c.endSpans()
 }
 
-// leave makes visible outside that a commit is durable, or has failed. It gives the commit's releases to the publisher,
-// unless others must be sent first or releases are compared; then the loop sends them at a later tick. The loop may go
-// on meanwhile.
+// leave makes visible outside that a commit is durable, or has failed. It gives the commit's releases to the publisher.
+// If earlier releases must be sent first, or if releases are being compared, it does not: the loop then sends them at a
+// later tick. The loop may go on meanwhile.
 func (w *committer) leave(c *commit) {
 	if c.err != nil {
 		w.complain(c.err)
@@ -154,7 +155,7 @@ func (w *committer) finish(c *commit) (done bool, err error) {
 		w.archived = append(c.archived, w.archived...)
 		switch {
 		case !w.trace.steps.Begun():
-			w.trace.steps = c.steps // they belong to the next commit
+			w.trace.steps = c.steps // these steps belong to the next commit
 		case c.steps.Begun():
 			c.steps.Failed = monitor.WhyFailed(c.err) // the next commit's span covers other steps too
 			c.steps.End(c.begun.Add(c.took))
@@ -193,7 +194,8 @@ func (w *committer) uncommitted(err error) (bool, error) {
 	return false, err
 }
 
-// withState returns the boundary with the mechanism's state. It is valid until the commit that it is for is written.
+// withState returns the snapshot after the last closed step, with the mechanism's state. It is valid until its commit
+// is written.
 func (w *committer) withState() (edge, error) {
 	at := w.applier.boundary()
 	state, err := w.applier.appendState(w.state[:0], at)
@@ -204,7 +206,7 @@ func (w *committer) withState() (edge, error) {
 	return at, nil
 }
 
-// keep writes the releases that the next commit drops to the archive, and empties the list.
+// keep writes releases to the archive, because the next commit drops them, and empties the list.
 func (w *committer) keep(archived *[]state.Message) error {
 	if err := w.r.Archive.Append(w.epoch.M.Epoch, *archived); err != nil {
 		return err

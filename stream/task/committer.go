@@ -25,20 +25,20 @@ type committer struct {
 	epoch   *epoch.OpenEpoch
 	applier *applier
 	pub     *output.Publisher
-	dead    *deadLetters  // nil: the stream writes none
-	period  time.Duration // between commits
+	dead    *deadLetters  // writer of dead letters; nil: the stream writes none
+	period  time.Duration // time between commits
 
 	// Releases that wait for a commit.
 	pending      []state.Message // built since the last commit
 	pendingBytes int
 	quiet        int             // steps since the last commit
-	archived     []state.Message // acknowledged, but still in the last commit
+	archived     []state.Message // acknowledged by the broker, but still in the last commit
 
 	// Releases that wait for the broker.
 	outbox      []state.Message // durable, not acknowledged
 	outboxBytes int
-	sent        int  // how many of outbox the publisher has
-	comparing   bool // releases are compared with those that the output holds already
+	sent        int  // number of releases in outbox that the publisher has
+	comparing   bool // releases are being compared with those in the output, which is ahead
 	missing     int  // messages missing in the output since comparing began
 
 	writing *commit       // the commit being written; nil: none
@@ -49,7 +49,7 @@ type committer struct {
 	trace commitTrace
 }
 
-// due reports whether there is something to commit, or to write while commits are deferred.
+// due reports whether there is something to commit or, while commits are deferred, something to spill to disk.
 func (w *committer) due() bool {
 	if w.deferred() {
 		return w.crowded()
@@ -57,7 +57,7 @@ func (w *committer) due() bool {
 	return len(w.pending) > 0 || w.quiet >= quietSteps || w.failed && w.quiet > 0 || w.crowded()
 }
 
-// full reports whether applying must wait for a commit other than the one being written.
+// full reports whether applying must wait for another commit. The releases in the commit being written do not count.
 func (w *committer) full() bool {
 	if w.deferred() {
 		return w.crowded()
@@ -70,16 +70,17 @@ func (w *committer) full() bool {
 		w.crowded()
 }
 
-// choked reports whether applying must wait for the broker. While releases are compared, none is sent, so it need not.
+// choked reports whether applying must wait for the broker. It returns false while releases are compared, because none
+// is sent then.
 func (w *committer) choked() bool {
 	n, bytes := w.writing.takes()
 	return !w.comparing && (len(w.outbox)+n >= maxOutbox || w.outboxBytes+bytes >= w.r.D.Unpublished(maxOutboxBytes))
 }
 
 // crowded reports whether the files of persons need a commit before the next step begins: much data waits to be
-// written, a snapshot is due, or a snapshot was written and then another partition's journal failed. It depends only on
-// numbers of records and on the disk. It limits the waiting data to PersonsBytes plus 20 bytes per record of a step, or
-// per person of max_users if these are fewer.
+// written, a snapshot is due, or a snapshot was written and then another partition's journal failed. The answer depends
+// only on numbers of records and on the disk. The waiting data stays below PersonsBytes plus 20 bytes per record of a
+// step, or per person of max_users if that is fewer.
 func (w *committer) crowded() bool {
 	if w.epoch.Users == nil || w.quiet == 0 {
 		return false
@@ -91,12 +92,12 @@ func (w *committer) crowded() bool {
 	return waiting >= state.PersonsBytes || w.epoch.Users.SnapshotDue() || w.applier.merge.Paused()
 }
 
-// deferred reports whether nothing may be committed yet. This is while releases of two outputs are compared, because
-// after a restart a checkpoint could name only one of the outputs to compare.
+// deferred reports whether nothing may be committed yet. Commits are deferred while the releases of two outputs are
+// compared. A checkpoint can name only one output, so after a restart the other one would not be compared.
 func (w *committer) deferred() bool { return w.comparing && w.epoch.Moved }
 
-// take adds the messages of a closed step to the next commit. It halts if too many of them are missing in an output
-// that is compared.
+// take adds the messages of a closed step to the next commit. It halts if the output that is being compared lacks too
+// many of them.
 func (w *committer) take(messages []core.Message) error {
 	if w.comparing {
 		if w.missing += len(messages); w.missing > epoch.MaxPending || w.pendingBytes > maxOutboxBytes {
@@ -113,8 +114,8 @@ func (w *committer) take(messages []core.Message) error {
 // unpublished returns the number of releases that the broker has not acknowledged.
 func (w *committer) unpublished() int { return len(w.outbox) + len(w.pending) }
 
-// flush gives the publisher the durable releases that it does not have yet. If the shard may be lost, it does not,
-// because the new owner publishes them.
+// flush gives the publisher the durable releases that it does not have yet. If the shard may be lost, flush gives it
+// none, because the new owner publishes them.
 func (w *committer) flush() {
 	if w.comparing || w.sent == len(w.outbox) || w.r.D.Disk.Lost() {
 		return
@@ -138,7 +139,7 @@ func (w *committer) acknowledge() {
 	w.sent -= n
 }
 
-// spill writes to disk what persons contributed, while commits are deferred. The last commit stays.
+// spill writes the contributions of persons to disk while commits are deferred. It leaves the last commit as it is.
 func (w *committer) spill() (done bool, err error) {
 	if err := w.epoch.Users.Spill(); err != nil {
 		w.complain(err)
@@ -151,18 +152,18 @@ func (w *committer) spill() (done bool, err error) {
 	return true, nil
 }
 
-// concurrent reports whether other goroutines may close steps and write commits while the loop continues. With persons
-// they may not, because their journals follow the steps one by one. Without a period they may not either, because each
-// step waits for its commit.
+// concurrent reports whether other goroutines may close steps and write commits while the loop continues. If the stream
+// protects persons, they may not, because the journals of persons follow the steps one by one. With period 0 they may
+// not either, because each step waits for its commit.
 func (w *committer) concurrent() bool { return w.period > 0 && w.epoch.Users == nil }
 
-// soon returns the next tick of 10 ms.
+// soon returns the next multiple of 10 ms, the tick for work outside the regular period.
 func (w *committer) soon(now time.Time) time.Time {
 	return multiple(w.r.D.Started, now, min(capTick, w.period))
 }
 
 // sleep waits until settleTime after a tick of 10 ms. If the system wakes it too late because the processors are busy,
-// it waits for another tick, at most three in all.
+// it waits for another tick. It waits for at most three ticks.
 func (w *committer) sleep() {
 	for range 3 {
 		now := w.r.D.Now()

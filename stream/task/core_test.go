@@ -30,8 +30,8 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// machine is the part of a task between fetched records and committed releases, without network, clock or goroutines:
-// the real processor over a simulated disk.
+// machine is the part of a task between fetched records and committed releases. It runs the real processor over a
+// simulated disk, without network, clock or goroutines.
 type machine struct {
 	t    testing.TB
 	r    *Runner
@@ -57,7 +57,7 @@ func newMachine(t testing.TB, toml string, key byte) *machine {
 	return machineOf(t, cfg, cfg.Streams[0], key)
 }
 
-// machineOf returns a machine for a stream.
+// machineOf returns a machine that runs a stream.
 func machineOf(t testing.TB, cfg *config.Config, s *config.Stream, key byte) *machine {
 	t.Helper()
 	mech, err := core.NewMechanism(s, nil, nil)
@@ -152,7 +152,7 @@ func (m *machine) restart() {
 	m.acknowledged()
 }
 
-// next returns the offset of the next record to read.
+// next returns the offset of the next record to feed.
 func (m *machine) next() int64 { return m.p.applier.seen }
 
 // commit makes pending releases durable and treats them as published.
@@ -167,7 +167,7 @@ func (m *machine) commit() {
 	m.acknowledged()
 }
 
-// begin begins a commit that is written while the machine continues.
+// begin starts to write a commit. The machine can continue meanwhile.
 func (m *machine) begin() {
 	m.t.Helper()
 	if !m.p.committer.due() || !m.p.committer.concurrent() || m.p.committer.writing != nil {
@@ -297,9 +297,9 @@ func TestCoreSplits(t *testing.T) {
 		least := 0
 		switch {
 		case strings.Contains(toml, "step = 1\n"):
-			rounds = 2 // every record is a commit
+			rounds = 2 // every record leads to a commit
 		case toml == fixtures.MachineRegressions[1] || strings.Contains(toml, "epsilon = 40.0"):
-			least = 20 // most steps of a search release nothing, so much is not committed
+			least = 20 // most steps of a search have no release, so few are committed
 		case slices.Contains(fixtures.MachineRefits, toml):
 			rounds, least = 3, 20 // a restart calibrates
 		case slices.Contains(fixtures.MachineRegressions, toml):
@@ -333,7 +333,7 @@ func TestCoreSplits(t *testing.T) {
 					got.begin()
 				case 5:
 					if got.p.committer.writing != nil {
-						got.acknowledged() // those of the commit before
+						got.acknowledged() // acknowledge the releases of the commit before
 						fixtures.Must(t, got.p.await())
 					}
 				}
@@ -351,8 +351,8 @@ func TestCoreSplits(t *testing.T) {
 	}
 }
 
-// TestCoreTruth: with very little noise, releases are the moments of the valid records over the number of all records
-// of their offsets.
+// TestCoreTruth: with very little noise, a release equals the sums over the valid records, divided by the number of all
+// records of its offsets.
 func TestCoreTruth(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(5, 6))

@@ -18,13 +18,13 @@ import (
 	"github.com/streamdp/streamdp/stream/ledger"
 )
 
-// deadLetters writes a message to the dead-letter topic for each record of an epoch that gave no row. It follows the
-// last commit with its own reader and decoder, so the log is its outbox, and a file holds its position. It therefore
-// takes no resources from releases, waits as long as its topic is unavailable, and loses no record that the log still
+// deadLetters writes a message to the dead-letter topic for each record of an epoch that gave no row. It reads the log
+// a second time, with its own reader and decoder, up to the last commit. A file holds its position. So it needs no
+// queue, never delays releases, waits as long as its topic is unavailable, and loses no record that the log still
 // holds. After a crash it may write a message twice, under the same key.
 //
-// Privacy: a dead letter is an exact fact about one record. No log line, and no metric except those of class P, depends
-// on dead letters, not even on a failure to write one.
+// Privacy: a dead letter is an exact fact about one record. Only metrics of class P depend on dead letters. No log line
+// and no other metric does, not even if writing one fails.
 type deadLetters struct {
 	r         *Runner
 	m         *core.Manifest
@@ -48,14 +48,14 @@ const (
 	deadLetterBatch = 500
 	deadLetterBytes = 1 << 20
 	deadLetterSave  = time.Second
-	deadLetterGrace = time.Second // at the end of the process, for the remaining messages
+	deadLetterGrace = time.Second // time to write the remaining messages when the process ends
 	// deadLetterSchema is the version of a reference's format.
 	deadLetterSchema = "streamdp.deadletter.v1"
 )
 
 // deadLetterMark is the file that holds the position of the dead letters.
 type deadLetterMark struct {
-	Incarnation uint64 `json:"incarnation"` // of the log that it belongs to
+	Incarnation uint64 `json:"incarnation"` // incarnation of the log that Next refers to
 	Next        int64  `json:"next"`        // offsets below it are processed
 }
 
@@ -80,7 +80,7 @@ func newDeadLetters(r *Runner, l *epoch.OpenEpoch) *deadLetters {
 	return d
 }
 
-// commit says that offsets below next are committed.
+// commit tells d that offsets below next are committed.
 func (d *deadLetters) commit(next int64) {
 	if d != nil {
 		d.committed.Store(next)
@@ -88,8 +88,8 @@ func (d *deadLetters) commit(next int64) {
 	}
 }
 
-// end says that no more offsets will be committed, because the epoch is closed or the task stops. It does not wait for
-// the remaining dead letters to be written: whether there are any depends on whether a record was invalid, and a
+// end tells d that no more offsets will be committed, because the epoch is closed or the task stops. It does not wait
+// for the remaining dead letters to be written: whether there are any depends on whether a record was invalid, and a
 // delayed opening of the next epoch would reveal it.
 func (d *deadLetters) end() {
 	if d != nil {
@@ -98,7 +98,7 @@ func (d *deadLetters) end() {
 	}
 }
 
-// letters starts to write the dead letters of an epoch. Those of the epoch before may still be being written.
+// letters starts to write the dead letters of an epoch. The writer of the epoch before may still be running.
 func (r *Runner) letters(ctx context.Context, l *epoch.OpenEpoch) *deadLetters {
 	d := newDeadLetters(r, l)
 	if d == nil {
@@ -110,8 +110,8 @@ func (r *Runner) letters(ctx context.Context, l *epoch.OpenEpoch) *deadLetters {
 	go func() {
 		defer close(d.done)
 		if before != nil {
-			// On the same log, this writer continues where the one before stops. The dead letters of another log would
-			// be lost, so they are written first.
+			// On the same log, the new writer continues where the one before stops. On another log, the dead letters of
+			// the old log would be lost, so the writer before finishes first.
 			if before.m.Incarnation == d.m.Incarnation {
 				before.stop()
 			}
@@ -158,8 +158,8 @@ func (d *deadLetters) run(ctx context.Context) {
 	}
 }
 
-// start returns where to continue: at the file's offset or, without one, at the epoch's first offset. No epoch has read
-// the offsets in [skipFrom, skipTo).
+// start returns where to continue: at the file's offset or, without one, at the epoch's first offset. The offsets in
+// [skipFrom, skipTo) must be skipped, because no epoch has read them.
 func (d *deadLetters) start() (from, skipFrom, skipTo int64, err error) {
 	m := d.m
 	data, err := d.r.Store.DeadLetters()
@@ -259,7 +259,7 @@ func (d *deadLetters) follow(ctx context.Context, from, skipFrom, skipTo int64) 
 // ended.
 func (d *deadLetters) wait(ctx context.Context, offset int64) bool {
 	for {
-		ended := d.ended.Load() // read before committed, which is then the final value
+		ended := d.ended.Load() // read ended before committed: if ended is true, committed is final
 		if offset < d.committed.Load() {
 			break
 		}
@@ -349,7 +349,7 @@ func headerOf(m *kafka.Message, name string) string {
 	return ""
 }
 
-// save writes the file, at once or if the last time is deadLetterSave ago.
+// save writes the file if atOnce is true or the last write was at least deadLetterSave ago.
 func (d *deadLetters) save(atOnce bool) error {
 	next := d.next.Load()
 	if next == d.saved || !atOnce && time.Since(d.savedAt) < deadLetterSave {
@@ -361,7 +361,7 @@ func (d *deadLetters) save(atOnce bool) error {
 	}
 	if err := d.r.Store.PutDeadLetters(data); err != nil {
 		if failure.DiskFull(err) {
-			return nil // after a crash more messages are written twice, but none is lost
+			return nil // not saving is safe: after a crash more messages are written twice, but none is lost
 		}
 		return err
 	}

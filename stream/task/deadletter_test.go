@@ -69,8 +69,8 @@ func withDeadLetters(toml, mode string) string {
 		fmt.Sprintf("step   = 100\ndead_letter = { mode = %q, topic = \"dead\" }", mode))
 }
 
-// TestDeadLetters: for every codec, records that gave no row are referenced with their reasons, or copied, and releases
-// equal those of a stream without dead letters.
+// TestDeadLetters: for every codec, a record that gives no row has a dead letter, which is a reference with the reason
+// or a copy of the record. Releases equal those of a stream without dead letters.
 func TestDeadLetters(t *testing.T) {
 	t.Parallel()
 	packed := func(x ...float64) (b []byte) {
@@ -146,8 +146,9 @@ func TestDeadLetters(t *testing.T) {
 	}
 }
 
-// TestDeadLettersWait: without the dead-letter topic, releases continue, and nothing outside shows whether dead letters
-// wait. Waiting ones are written later, also by another process. A record that is too large is written as a reference.
+// TestDeadLettersWait: while the dead-letter topic is missing, releases continue, and nothing outside shows whether
+// dead letters wait. They are written later, also by another process. A record that is too large is written as a
+// reference.
 func TestDeadLettersWait(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t,
@@ -186,7 +187,7 @@ func TestDeadLettersWait(t *testing.T) {
 	}
 	log := r.Log.String()
 	x.End()
-	// The log must not depend on whether there is a dead letter.
+	// The daemon's log must not depend on whether there is a dead letter.
 	for _, said := range []string{"retrying", "cannot write dead letters"} {
 		if strings.Contains(log, said) {
 			t.Errorf("the log says %q:\n%s", said, log)
@@ -221,9 +222,9 @@ func TestDeadLettersWait(t *testing.T) {
 	}
 }
 
-// TestDeadLettersHoldNothing: the next epoch opens, and the task shows its state, while a dead letter of the closed
-// epoch is still to be written, because the time of the opening must not reveal whether there is one. The dead letter
-// is still written.
+// TestDeadLettersHoldNothing: the next epoch opens, and the task shows its state, although a dead letter of the closed
+// epoch is not written yet. Otherwise the time of the opening would reveal whether there is one. The dead letter is
+// written later.
 func TestDeadLettersHoldNothing(t *testing.T) {
 	t.Parallel()
 	for _, end := range []string{"rollover", "halt"} {

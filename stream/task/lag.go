@@ -13,7 +13,7 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// measure updates the shown log ends of a task that is not reading the log at the moment.
+// measure updates the log ends in the status of a task that is not reading the log at the moment.
 func (r *Runner) measure(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, epoch.MeasureTime)
 	defer cancel()
@@ -41,8 +41,8 @@ func (r *Runner) measure(ctx context.Context) {
 	r.change(func(s *monitor.TaskStatus) { s.LogStart, s.LogEnd, s.Lag = v.Start, v.End, v.Lag })
 }
 
-// lastRead returns the partitions that the task's last epoch read. Without an epoch, it returns those that the next one
-// will read, or none if only the cluster knows them.
+// lastRead returns the partitions that the task's last epoch read. If there was no epoch, it returns the partitions
+// that the next one will read, or none if only the cluster knows them.
 func (r *Runner) lastRead() (numbers []int) {
 	last := r.D.Ledger.Newest(r.Task)
 	if last == nil {
@@ -54,9 +54,9 @@ func (r *Runner) lastRead() (numbers []int) {
 	return numbers
 }
 
-// lookForPartitions runs until the context ends. It shows how many partitions of the input topic no stream of this
-// configuration reads, and warns of partitions added since the epoch began. A merged stream reads added partitions only
-// from its next epoch on.
+// lookForPartitions runs until the context ends. It shows in the status how many partitions of the input topic no
+// stream of this configuration reads. It warns of partitions added since the epoch began. A merged stream reads added
+// partitions only from its next epoch on.
 func (r *Runner) lookForPartitions(ctx context.Context, m *core.Manifest) {
 	known := m.Partitions
 	tick := time.NewTicker(r.D.LookEvery)

@@ -17,11 +17,11 @@ import (
 // processor runs an open epoch. Its loop owns the applier and the committer, and decides which record, step, commit or
 // request comes next, and when.
 //
-// A release is published settleTime after a tick, when applying has stopped for the tick. Ticks follow a clock that no
-// record influences. If the work on a record or a step lasts past the tick, the release is published at a later tick.
-// The duration of that work depends on records and noise; outside the process, only the choice of the tick depends on
-// it. Status and metrics change at ticks too, and times in messages and metrics are the times of ticks. Records may be
-// applied while a commit is being written, see committer.writing.
+// A release is published settleTime after a tick. Before the tick, applying stops. Ticks follow a clock that no record
+// influences. If the work on a record or a step lasts past the tick, the release is published at a later tick. The
+// duration of that work depends on records and noise. Outside the process, it can change only at which tick the release
+// appears. Status and metrics change at ticks too, and times in messages and metrics are the times of ticks. Records
+// may be applied while a commit is being written, see committer.writing.
 type processor struct {
 	r         *Runner
 	epoch     *epoch.OpenEpoch
@@ -29,18 +29,18 @@ type processor struct {
 	committer *committer
 
 	// The next tick.
-	tick   time.Time // when a commit is due, if there is something to commit
+	tick   time.Time // time of the next commit, if there is something to commit
 	worked bool      // records were applied since the loop last looked at the clock
 	missed int       // ticks in a row that passed while records were applied
 	asleep bool      // nothing has happened since the last tick; the next event schedules a tick
 
-	shown monitor.Progress // progress shown outside, as of the last tick
+	shown monitor.Progress // progress as of the last tick; shown outside
 
 	// How the epoch ends.
 	exhausted bool
 	ending    *Request // a close request that waits for acknowledgements
-	// interrupted is a request that can be served only while no epoch runs. Afterwards this epoch continues from its
-	// last commit.
+	// interrupted is a request that can be served only while no epoch runs; nil: none. After it is served, this epoch
+	// continues from its last commit.
 	interrupted *Request
 	ended       bool // the epoch is closed, and none of its state is written after that
 }
@@ -57,14 +57,15 @@ func newProcessor(r *Runner, l *epoch.OpenEpoch, period time.Duration) *processo
 	return &processor{r: r, epoch: l, applier: a, committer: w}
 }
 
-// wipe overwrites the mechanism states that commits and step closings copied: exact sums, and noise.
+// wipe overwrites copies of the mechanism's state that commits and closing steps have made. They hold exact sums and
+// noise.
 func (p *processor) wipe() {
 	a, w := p.applier, p.committer
 	clear(w.state[:cap(w.state)])
 	clear(a.before[:cap(a.before)])
 }
 
-// begin publishes what an earlier run left unpublished, unless the output is ahead of this state.
+// begin publishes the releases that an earlier run left unpublished, unless the output is ahead of this state.
 func (p *processor) begin() {
 	a, w := p.applier, p.committer
 	for i := range w.outbox {
@@ -122,7 +123,7 @@ func (p *processor) loop(ctx context.Context) (err error) {
 		}
 		in, sums, broken := a.sources(held)
 		if stopping {
-			broken = nil // no more is read, so a failure of the log concerns only the next epoch
+			broken = nil // this epoch reads no more, so a failure of the log concerns only the next one
 		}
 		requests := p.r.requests
 		if a.closing != nil {
@@ -279,8 +280,8 @@ func (p *processor) request(ctx context.Context, q Request) {
 // opened returns the ledger's entry of the epoch's opening.
 func (p *processor) opened() *ledger.Entry { return p.r.D.Ledger.Opening(p.r.Task, p.epoch.M.Epoch) }
 
-// refusal returns an error if the closing request waits for releases to be published while releases are compared,
-// because nothing is published meanwhile.
+// refusal returns an error if the request to close the epoch waits for releases to be published, while releases are
+// being compared. It would wait forever, because nothing is published meanwhile.
 func (p *processor) refusal() error {
 	if left := p.committer.unpublished(); p.ending != nil && p.committer.comparing && left > 0 &&
 		!p.ending.Open.DropOutbox {
@@ -291,8 +292,8 @@ func (p *processor) refusal() error {
 	return nil
 }
 
-// drained reports whether nothing is left to commit or to publish. While releases are compared, nothing is published,
-// so a request need not wait for publication.
+// drained reports whether nothing is left to commit or to publish. Unpublished releases do not count while releases are
+// compared, because nothing is published then.
 func (p *processor) drained() bool {
 	a, w := p.applier, p.committer
 	if a.closing != nil || w.writing != nil {
@@ -327,7 +328,8 @@ func (p *processor) end(ctx context.Context) (done bool, err error) {
 	p.ended = true
 	p.show()
 	if w.comparing {
-		// This happens only on request. The epoch's charge also covers what its other copy published.
+		// An epoch ends in comparing mode only on request. Its charge also covers what another copy of the state has
+		// published.
 		err = p.r.CloseStopped(ctx, p.opened(), p.ending.Open.DropOutbox)
 	} else {
 		reason := ledger.ReasonRequest
@@ -352,13 +354,13 @@ func (p *processor) end(ctx context.Context) (done bool, err error) {
 	p.ending = nil
 	var h *failure.Halt
 	if errors.As(err, &h) {
-		err = nil // the requester has the error; ensureOpen finishes the rest
+		err = nil // the requester gets the error; ensureOpen finishes the closing
 	}
 	return true, err
 }
 
-// shutdown ends the run. It drops the open step, commits everything that is closed and, if the broker answers in time,
-// publishes it.
+// shutdown ends the run. It drops the open step, commits all closed steps and, if the broker answers in time, publishes
+// their releases.
 func (p *processor) shutdown() error {
 	w := p.committer
 	if w.due() || w.quiet > 0 {
@@ -389,8 +391,8 @@ func (p *processor) shutdown() error {
 	return nil
 }
 
-// graver returns b if b is an error of the disk, which ends the process. Otherwise it returns the first error, which
-// may only halt the task.
+// graver returns b if b is an error of the disk, because that ends the process. Otherwise it returns the first error
+// that is not nil; it may only halt the task.
 func graver(a, b error) error {
 	if h := (*failure.Halt)(nil); b != nil && !errors.As(b, &h) {
 		return b

@@ -12,10 +12,11 @@ import (
 	"github.com/streamdp/streamdp/stream/codec"
 )
 
-// The daemon halts if the log has changed (faults_test.go). Here this check is left out to inspect the noise: different
-// integers must get different noise.
+// The daemon halts if the log has changed (faults_log_test.go). The tests in this file leave out that check to inspect
+// the noise: different integers must get different noise.
 
-// additive is a stream whose noise can be computed from its releases: sums, one record per step, independent noise.
+// additive is a stream whose noise can be computed from its releases: it publishes sums with independent noise, and a
+// step has one record.
 var additive = fixtures.With(fixtures.MachineStream, "step   = 7", "step = 1") +
 	"workload = \"sum\"\nfactorization = \"identity\"\n"
 
@@ -35,8 +36,8 @@ func mutateLog(seed uint64) []kafka.Record {
 	return log
 }
 
-// noiseOf returns the noise of every step and coordinate: the difference of released sums less the record, in units of
-// the array's standard deviation. All rows are inside the clip bound.
+// noiseOf returns the noise of every step and coordinate, in units of the array's standard deviation. The noise is the
+// difference of two successive released sums, minus the record. All rows are inside the clip bound.
 func noiseOf(t *testing.T, m *machine, log []kafka.Record, shift func(offset int64, row []float64)) [][]float64 {
 	t.Helper()
 	decode, err := codec.New("json", []string{"a", "b", "c"})
@@ -91,7 +92,7 @@ func noiseOf(t *testing.T, m *machine, log []kafka.Record, shift func(offset int
 	return noise
 }
 
-// correlation returns the correlation of two noises from a step on, and the number of values.
+// correlation returns the correlation of the noises a and b from a step on, and the number of values compared.
 func correlation(a, b [][]float64, from int) (r float64, n int) {
 	var ab, aa, bb float64
 	for i := from; i < min(len(a), len(b)); i++ {

@@ -55,7 +55,7 @@ func TestRefitReleases(t *testing.T) {
 	said(fixtures.MachineRefits[4], `"accounting":"rdp"`, `"transforms":1`,
 		`with respect to replacing one record by a null record`)
 
-	// For a window without a record, the release says so, and the next release is normal.
+	// If a window has no record, its release says so, and the next release is normal.
 	var late []kafka.Record
 	for _, rec := range log {
 		if rec.Offset >= 20 {

@@ -50,7 +50,7 @@ func TestRegressionTruth(t *testing.T) {
 	}
 }
 
-// TestNewtonTruth is TestRegressionTruth with the default method, which gets only a bound that is far too large.
+// TestNewtonTruth is TestRegressionTruth with the default method. Its only configured bound is far too large.
 func TestNewtonTruth(t *testing.T) {
 	t.Parallel()
 	toml := fixtures.With(fixtures.OnlineNewton(""), "clip_x = 3.0", "clip_x = 30.0")

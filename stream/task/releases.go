@@ -15,8 +15,8 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// The limits on the published releases that a task keeps for the API: number and bytes. With many tasks, each keeps
-// fewer bytes.
+// The limits on the published releases that a task keeps for the API: number and bytes. If the process has many tasks,
+// each keeps fewer bytes.
 const (
 	RecentReleases = 100
 	recentBytes    = 1 << 20
@@ -56,7 +56,7 @@ func (r *Runner) remember(sent []state.Message) {
 	r.recent = slices.Delete(r.recent, 0, len(r.recent)-keep)
 }
 
-// count passes published releases to the validity check, and logs when the result changes.
+// count passes the shares in published releases to the check of validity, and logs when the check's result changes.
 func (r *Runner) count(sent []state.Message) {
 	was := r.shown.Load().FewValid
 	few := was
@@ -100,7 +100,7 @@ func (r *Runner) Releases(limit int) []json.RawMessage {
 	return out
 }
 
-// After returns what was published after release n of this process. n = 0 means everything.
+// After returns the points of the releases after the n-th one of this process. n = 0 returns all points.
 func (r *Runner) After(ctx context.Context, n uint64) []monitor.Point {
 	r.recall(ctx)
 	return r.series.After(n)

@@ -20,8 +20,8 @@ const (
 	RequestRepublish = "republish"
 )
 
-// Request asks a task's owner to change the task's epoch, to restore its state, or to publish something again. Its JSON
-// form is what a command sends to a running daemon; the kind is sent separately.
+// Request asks a task's owner to change the task's epoch, to restore its state, or to publish something again. A
+// command sends it to a running daemon as JSON, and the kind separately.
 type Request struct {
 	Kind      string                    `json:"-"`
 	Stream    string                    `json:"stream"`
@@ -30,7 +30,8 @@ type Request struct {
 	Republish recovery.RepublishRequest `json:"republish"`
 	From      *recovery.Export          `json:"from,omitempty"` // files to restore for recover; nil: none
 
-	// Reply receives the answer of the task's runner. The sender of the request makes it, with room for one error.
+	// Reply receives the answer of the task's runner. The sender of the request makes the channel, with room for one
+	// error.
 	Reply chan error `json:"-"`
 }
 
@@ -45,13 +46,13 @@ func (q *Request) Task() core.Task { return core.Task{Stream: q.Stream, Partitio
 // ChangesEpoch reports whether the request opens or closes an epoch.
 func (q *Request) ChangesEpoch() bool { return q.Kind == RequestOpen || q.Kind == RequestClose }
 
-// ErrGone says that the task left this process while a request waited. The ledger shows whether the request was carried
-// out.
-var ErrGone = errors.New("the task moved to another instance: send the request again")
+// ErrGone says that the task moved to another process while a request waited. The ledger shows whether the request was
+// carried out.
+var ErrGone = errors.New("the task has left this instance: ask again")
 
 // Ask gives a request to the task's owner and waits for the answer. ctx is the daemon's context; patience ends the
-// wait.
-// Errors: the answer, ErrGone, an error that says that the daemon is stopping, or patience's error.
+// wait. Errors: the error in the answer, ErrGone, an error that says that the daemon is stopping, or the error of
+// patience.
 func (r *Runner) Ask(ctx, patience context.Context, q Request) error {
 	select {
 	case r.requests <- q:

@@ -64,7 +64,7 @@ func (r *Runner) Run(ctx context.Context) error {
 			}
 			say("task halted", "reason", h.Reason, "error", err.Error())
 			r.D.Metrics.Halt(r.Task, h.Reason)
-			r.Expect(0) // leaves its share of the memory to other tasks
+			r.Expect(0) // give its share of the memory to other tasks
 			r.showHalted(ctx)
 			r.setState(monitor.StateHalted, h)
 			if r.wait(ctx, r.D.LookEvery); ctx.Err() == nil {
@@ -81,8 +81,8 @@ func (r *Runner) Run(ctx context.Context) error {
 	return nil
 }
 
-// classify turns an error of the cluster that no repetition cures into a halt: it
-// concerns this task, not the process.
+// classify turns an error of the cluster that retries cannot cure into a halt, because the error concerns this task and
+// not the process.
 func (r *Runner) classify(err error) error {
 	var h *failure.Halt
 	var refused *kafka.Error
@@ -95,8 +95,8 @@ func (r *Runner) classify(err error) error {
 	return r.LogError(err)
 }
 
-// ensureOpenOrRequest is EnsureOpen that a request can interrupt: a task that waits for the cluster may
-// get another order.
+// ensureOpenOrRequest calls EnsureOpen, and serves requests meanwhile: a request interrupts a task that waits for the
+// cluster.
 func (r *Runner) ensureOpenOrRequest(ctx context.Context) (*epoch.OpenEpoch, error) {
 	for {
 		type result struct {
@@ -133,8 +133,8 @@ func (r *Runner) ensureOpenOrRequest(ctx context.Context) (*epoch.OpenEpoch, err
 	}
 }
 
-// finished sets the state of a task whose epoch is closed. If an earlier process closed
-// it, it also sets the rest of the status.
+// finished sets the state of a task whose epoch is closed. If an earlier process closed the epoch, it also sets the
+// rest of the status.
 func (r *Runner) finished() {
 	state := monitor.StateClosed
 	last := r.D.Ledger.Newest(r.Task)
@@ -149,9 +149,8 @@ func (r *Runner) finished() {
 	r.setState(state, nil)
 }
 
-// wait serves requests of a task that has nothing to run. It ends when a request opens an
-// epoch, or when it may help to examine the state again. If every is not 0, it measures
-// at that interval how far behind the task is.
+// wait serves requests of a task that has nothing to run. It returns when a request has opened an epoch, or when the
+// state should be examined again. If every is not 0, it measures at that interval how far behind the task is.
 func (r *Runner) wait(ctx context.Context, every time.Duration) {
 	var look <-chan time.Time
 	var freed <-chan struct{}
@@ -189,7 +188,7 @@ func (r *Runner) process(ctx context.Context, l *epoch.OpenEpoch) error {
 	defer p.wipe()
 	if l.Bounds != nil {
 		l.Bounds.Sampler = r.ensureSampler(ctx)
-		defer func() { // when nothing of the epoch runs any more
+		defer func() { // runs when all goroutines of the epoch have ended
 			if !p.ended {
 				r.stopSampler()
 				return

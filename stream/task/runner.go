@@ -16,8 +16,8 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// Runner runs one task. One goroutine fetches records, one decodes them, one owns all state that must be consistent,
-// and one publishes.
+// Runner runs one task. It has four goroutines: one fetches records, one decodes them, one owns all state that must be
+// consistent, and one publishes.
 type Runner struct {
 	*epoch.Keeper
 
@@ -26,15 +26,15 @@ type Runner struct {
 	shown    atomic.Pointer[monitor.TaskStatus]
 	ran      atomic.Bool  // an epoch has run, even for a moment
 	waiting  *Request     // the request that ended the epoch; nil: none
-	dead     *deadLetters // writes the dead letters of the epoch begun last; nil: none
+	dead     *deadLetters // writer of dead letters for the newest epoch; nil: none
 	validity *monitor.ValidityCheck
-	sampler  *boundary.Sampler // samples the ends of the logs for steps by the clock, across epochs; nil: not running
+	sampler  *boundary.Sampler // samples log ends for steps by the clock, across epochs; nil: not running
 
-	hold  chan struct{} // closed when the task may open epochs by itself, see Held; nil: it always may
+	hold  chan struct{} // closed when the task may open epochs by itself, see Held; nil: always
 	freed sync.Once
 
-	// stoppedAt is the offset at which an epoch that is not running stopped, by partition. It gives the lag of a merged
-	// task.
+	// stoppedAt is the offset at which the last epoch stopped in each partition, while none is running. The lag of a
+	// merged task is computed from it.
 	stoppedAt map[int]int64
 
 	mu     sync.Mutex
@@ -42,11 +42,11 @@ type Runner struct {
 
 	series    monitor.Series
 	recalling sync.Mutex
-	recalled  bool // the series hold what earlier processes published
+	recalled  bool // the series include releases of earlier processes
 }
 
 // NewRunner returns the runner of a stream's task in a shard. Status and metrics show the task at once. Run runs it,
-// and Leave removes it. It fails as [epoch.NewKeeper] does.
+// and Leave removes it. Errors: those of [epoch.NewKeeper].
 func NewRunner(d *epoch.Shard, s *config.Stream, partition int) (*Runner, error) {
 	t := core.Task{Stream: s.Name, Partition: partition}
 	r := &Runner{}
@@ -116,8 +116,8 @@ func (r *Runner) Leave() {
 // Gone is closed by Leave. After that, requests to the task are not answered.
 func (r *Runner) Gone() <-chan struct{} { return r.gone }
 
-// readers returns how many partitions the task will read according to the configuration. With `partition = "all"` only
-// the epoch knows the number, and readers returns 1.
+// readers returns how many partitions the task will read according to the configuration. With `partition = "all"` the
+// number is unknown before the epoch, and readers returns 1.
 func (r *Runner) readers() int {
 	if r.Task.Partition == core.Merged {
 		return max(len(r.S.Input.Partitions), 1)

@@ -16,7 +16,7 @@ func (r *Runner) ensureSampler(ctx context.Context) *boundary.Sampler {
 	return r.sampler
 }
 
-// stopSampler stops the task's sampler, because no epoch follows by itself. Its samples are discarded.
+// stopSampler stops the task's sampler and discards its samples. The task calls it when no epoch follows by itself.
 func (r *Runner) stopSampler() {
 	if r.sampler != nil {
 		r.sampler.Stop()

@@ -7,12 +7,12 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// commitTrace holds the trace spans of commits, and of the steps that wait for one.
+// commitTrace holds the trace spans of commits, and of steps that wait for a commit.
 type commitTrace struct {
 	work      trace.Work // attributes of the epoch's spans
-	steps     trace.Span // of the steps closed since the last commit
+	steps     trace.Span // span of the steps closed since the last commit
 	closes    int        // number of close spans within steps
-	committed trace.Span // of the steps that the last commit made durable
+	committed trace.Span // span of the steps that the last commit made durable
 }
 
 // close begins the span of a step that is being closed. For the first step after a commit, it also begins the span of

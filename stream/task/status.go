@@ -41,7 +41,7 @@ func (r *Runner) setState(state string, h *failure.Halt) {
 	r.D.StateChanged()
 }
 
-// setEpoch shows the running epoch.
+// setEpoch puts the running epoch into the status.
 func (r *Runner) setEpoch(l *epoch.OpenEpoch) {
 	r.validity = monitor.NewValidityCheck(r.S)
 	_, comparing := r.Guard.Behind()
@@ -61,7 +61,7 @@ func (r *Runner) setEpoch(l *epoch.OpenEpoch) {
 	r.setState(monitor.StateRunning, nil)
 }
 
-// progress shows the owner's progress.
+// progress puts the owner's progress into the status.
 func (r *Runner) progress(v monitor.Progress) {
 	r.change(func(s *monitor.TaskStatus) {
 		s.Verdict = v.Verdict
@@ -72,13 +72,14 @@ func (r *Runner) progress(v monitor.Progress) {
 	})
 }
 
-// committed shows that the commit of a tick is durable.
+// committed puts into the status that the commit of a tick is durable.
 func (r *Runner) committed(tick time.Time, took time.Duration, bytes int) {
 	r.D.Metrics.Committed(r.Task, took, bytes, tick)
 	r.change(func(s *monitor.TaskStatus) { s.LastCommit = &tick })
 }
 
-// Shown returns the status as of the last change, without what [Runner.Status] adds. The caller must not change it.
+// Shown returns the status as of the last change, without the fields that [Runner.Status] adds. The caller must not
+// change it.
 func (r *Runner) Shown() *monitor.TaskStatus { return r.shown.Load() }
 
 // Ran reports whether an epoch of the task has run in this process, even for a moment. It becomes true before the
@@ -117,7 +118,8 @@ func (r *Runner) Status() monitor.TaskStatus {
 	return s
 }
 
-// showHalted shows the epoch and position of a halted task, from its last commit and the ledger.
+// showHalted puts the epoch and position of a halted task into the status. It gets them from the last commit and the
+// ledger.
 func (r *Runner) showHalted(ctx context.Context) {
 	last := r.D.Ledger.Newest(r.Task)
 	if last == nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// workOff applies what has been read.
+// workOff applies the records or sums that have been read.
 func (p *processor) workOff() error {
 	if p.applier.merge != nil {
 		return p.applySums()
@@ -52,7 +52,8 @@ func (p *processor) applySums() error {
 	return p.releaseSums(steps, err)
 }
 
-// releaseSums releases the sums of a step that was closed. It keeps them if err says that the step was not closed.
+// releaseSums gives the sums of a closed step back to the merger. It keeps them if err says that the step was not
+// closed.
 func (p *processor) releaseSums(steps []input.StepSum, err error) error {
 	if err != nil || p.applier.core.Step() < steps[0].Step {
 		return err // the epoch ended before the step
@@ -61,7 +62,7 @@ func (p *processor) releaseSums(steps []input.StepSum, err error) error {
 	return nil
 }
 
-// close ends the open step by calling by. If stop is true, the caller must return to the loop.
+// close closes the open step by calling the function `by`. If stop is true, the caller must return to the loop.
 func (p *processor) close(by func() ([]core.Message, error)) (stop bool, err error) {
 	var span trace.Span
 	var now time.Time
@@ -91,7 +92,7 @@ func (p *processor) handleClosed(span trace.Span, at time.Time, messages []core.
 	w.quiet++
 	a.work.Steps++
 	p.exhausted = a.over()
-	// Compare with what is published already. Some pieces of a release may be missing from the output.
+	// Compare with the output. It may lack some pieces of a release.
 	if messages, err = p.r.Guard.Closed(a.core.Step(), messages); err != nil {
 		return true, err
 	}

@@ -7,10 +7,10 @@ import (
 	"github.com/streamdp/streamdp/stream/input"
 )
 
-// closing is a step that is being closed in a goroutine of its own. A refit needs about as long to solve its window as
-// the next window takes to read. Meanwhile the loop serves ticks, and writes commits that do not hold the step.
+// closing is a step that is being closed in its own goroutine. For a refit, solving a window takes about as long as
+// reading the next one. Meanwhile the loop serves ticks, and writes commits that do not include the step.
 type closing struct {
-	before   edge // the core after the step before, for those commits
+	before   edge // snapshot of the core before the step; those commits use it
 	steps    []input.StepSum
 	begun    time.Time
 	took     time.Duration
@@ -27,7 +27,8 @@ func (c *closing) ended() <-chan struct{} {
 	return c.done
 }
 
-// startClosing starts a goroutine that closes a step by calling by. Until by has returned, only by may use the core.
+// startClosing starts a goroutine that closes a step by calling the function `by`. Until `by` has returned, nothing
+// else may use the core.
 func (a *applier) startClosing(steps []input.StepSum, by func() ([]core.Message, error)) error {
 	state, err := a.core.AppendState(a.before[:0])
 	if err != nil {

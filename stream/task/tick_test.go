@@ -44,8 +44,8 @@ type busyRun struct {
 	p       *processor
 	steps   int
 	commits []time.Time
-	left    []time.Time // when releases went to the publisher
-	shown   []time.Time // when the status showed a new number of unpublished releases
+	left    []time.Time // times at which releases went to the publisher
+	shown   []time.Time // times at which the status showed a new number of unpublished releases
 	begun   time.Time
 }
 
@@ -136,8 +136,8 @@ func runBusy(t *testing.T, step int64, period time.Duration, took func(step int)
 	return r
 }
 
-// TestCommitsAtTicks: however long the closing of steps takes, releases are published settleTime after a multiple of
-// the period, and messages, status and metrics have that multiple as their time.
+// TestCommitsAtTicks: no matter how long steps take to close, releases are published settleTime after a multiple of the
+// period. Messages, status and metrics have that multiple as their time.
 func TestCommitsAtTicks(t *testing.T) {
 	const period = 20 * time.Millisecond
 	for name, took := range map[string]func(step int) time.Duration{
@@ -216,8 +216,8 @@ func TestUnpublishedAtTicks(t *testing.T) {
 	}
 }
 
-// TestMissedTicks: work that outlasts ticks by a moment costs a sixteenth of the period per tick, and work that lasts
-// for many ticks is committed at the next tick.
+// TestMissedTicks: if work lasts a moment longer than a tick, that costs a sixteenth of the period per tick. If work
+// lasts for many ticks, it is committed at the first tick after it.
 func TestMissedTicks(t *testing.T) {
 	const period, batches = 200 * time.Millisecond, 300
 	for name, test := range map[string]struct {
@@ -260,7 +260,8 @@ func TestFullBesideCommit(t *testing.T) {
 	})
 }
 
-// TestLeavesInOrder: releases of a commit that ends after a comparison wait for those that the comparison held back.
+// TestLeavesInOrder: a comparison with the output holds back releases. If a commit ends after the comparison, its
+// releases are published after those.
 func TestLeavesInOrder(t *testing.T) {
 	m := newMachine(t, fixtures.MachineStream, 1)
 	compare := func(found map[string]output.Found) {
@@ -400,7 +401,7 @@ func TestClosesBesideTicks(t *testing.T) {
 	})
 }
 
-// refitting is the interface of a refit's estimator that core uses.
+// refitting is the interface of a refit's estimator that package core uses.
 type refitting interface {
 	core.Estimator
 	NewPart() (dp.Part, error)

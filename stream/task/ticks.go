@@ -12,7 +12,8 @@ const (
 	mostMissed = 3                     // the most ticks missed in a row
 )
 
-// onTick commits what is due and shows the progress. From the tick until then, no record is applied.
+// onTick commits if a commit is due, and shows the progress. No record is applied between the tick and the end of
+// onTick.
 func (p *processor) onTick() error {
 	a, w := p.applier, p.committer
 	if w.period > 0 && (w.due() || p.view() != p.shown) {
@@ -27,15 +28,15 @@ func (p *processor) onTick() error {
 	w.flush()
 	p.schedule(p.r.D.Now())
 	p.show()
-	// A merger of several logs changes the view without waking the owner. The ends of a log also change while no record
-	// is applied.
+	// A merger of several logs changes the progress without waking the owner. The ends of a log also change while no
+	// record is applied.
 	wakes := a.merge == nil || a.merge.Ahead
 	p.asleep = w.period > 0 && wakes && !a.waiting() && w.writing == nil && !w.due() && !w.choked()
 	return nil
 }
 
-// schedule sets the next tick, a multiple of the period. After a commit that failed because the disk is full, a pause
-// comes first.
+// schedule sets the next tick, a multiple of the period. If a commit has failed because the disk is full, the tick
+// comes after a pause.
 func (p *processor) schedule(now time.Time) {
 	if p.committer.failed {
 		now = now.Add(p.committer.pause.Next())
@@ -48,9 +49,9 @@ func (p *processor) resting() bool {
 	return p.committer.period > 0 && !p.asleep && !p.r.D.Now().Before(p.tick.Add(-p.lead()))
 }
 
-// miss handles a tick that passed while records were applied or a step was closed. What was due is committed at the
-// next tick. If the tick passed more than a quarter of a period ago, nothing is applied before the next one. Otherwise
-// applying stops a little earlier before it.
+// miss handles a tick that passed while records were applied or a step was closed. The commit that was due is written
+// at the next tick. If the missed tick passed more than a quarter of a period ago, nothing is applied before the next
+// one. Otherwise applying stops a little earlier before the next one.
 func (p *processor) miss(now time.Time) {
 	if p.missed++; now.After(p.tick.Add(p.committer.period / 4)) {
 		p.missed = mostMissed
@@ -71,8 +72,8 @@ func (p *processor) lead() time.Duration {
 	return p.committer.period
 }
 
-// nextTick waits for a tick outside the loop, at the end of a run or of an epoch, and returns it. It uses the short
-// period of committer.soon.
+// nextTick waits for the next tick of committer.soon and returns it. It is used outside the loop, at the end of a run
+// or of an epoch.
 func (p *processor) nextTick() time.Time {
 	tick := p.committer.soon(p.r.D.Now())
 	if p.committer.period > 0 {

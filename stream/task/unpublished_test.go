@@ -12,7 +12,8 @@ import (
 	"github.com/streamdp/streamdp/stream/task"
 )
 
-// TestUnpublished: in a shard in logs, tasks keep fewer unpublished releases, so that all of them fit.
+// TestUnpublished: if a shard keeps its state in logs, its tasks keep fewer unpublished releases, so that all of them
+// fit into the shard.
 func TestUnpublished(t *testing.T) {
 	t.Parallel()
 	for _, shared := range []bool{false, true} {

@@ -33,7 +33,7 @@ func userMachine(t testing.TB, x userRule) *machine {
 	return newMachine(t, fixtures.With(fixtures.MachineStream, "step   = 7\n", "step = 7\n"+x.horizon+user+" }\n"), 1)
 }
 
-// userRules are a stream with a cap and a full table, and one that forgets persons.
+// userRules describes two streams: one with a cap and a full table, and one that forgets persons.
 var userRules = []userRule{{"", 3, 6, 2}, {"horizon = 10\n", 0, 28, 4}}
 
 type userRule struct {
@@ -41,7 +41,7 @@ type userRule struct {
 	cap, users, separation int
 }
 
-// userLog returns records of nine persons and records without a person, with and without rows.
+// userLog returns records of nine persons, and records without a person. Some records have no row.
 func userLog(n int) []kafka.Record {
 	rng := rand.New(rand.NewPCG(20, 9))
 	log, _ := fixtures.RandomLog(rng, n)
@@ -55,7 +55,7 @@ func userLog(n int) []kafka.Record {
 
 // toEnd reads a log to its end, in responses of a few records, with a commit after some of them, until the disk stops.
 func (m *machine) toEnd(log []kafka.Record, end int64) error {
-	if err := m.publish(m.p.epoch.Cp.Outbox); err != nil { // a crash may have left it
+	if err := m.publish(m.p.epoch.Cp.Outbox); err != nil { // a crash may have left releases in the outbox
 		return err
 	}
 	rng := rand.New(rand.NewPCG(1, 9))
@@ -207,8 +207,8 @@ func TestUsersRejected(t *testing.T) {
 	}
 }
 
-// moved makes a machine compare releases of another output until a step, as after restoring a copy and changing its
-// output. Meanwhile nothing is committed.
+// moved makes a machine compare its releases with those of another output, up to a step. This happens when a copy is
+// restored and its output changed. Meanwhile nothing is committed.
 func (m *machine) moved(until uint64) error {
 	m.p.epoch.Moved = true
 	m.r.Guard.Found = map[string]output.Found{"later": {Step: until}}
@@ -246,8 +246,8 @@ func (m *machine) moved(until uint64) error {
 	return nil
 }
 
-// TestUsersWhileOutputsAreCompared: while nothing may be committed, entries of persons do not pile up and the last
-// commit stays. Wherever the machine stops, it continues to the bytes of an uninterrupted run.
+// TestUsersWhileOutputsAreCompared: while nothing may be committed, entries of persons do not accumulate in memory, and
+// the last commit stays unchanged. Wherever the machine stops, it continues to the bytes of an uninterrupted run.
 func TestUsersWhileOutputsAreCompared(t *testing.T) {
 	t.Parallel()
 	const end = 75
@@ -284,8 +284,8 @@ func TestUsersWhileOutputsAreCompared(t *testing.T) {
 	}
 }
 
-// TestUsersStateIsWhole: a task does not continue without the files of persons, with files of another time, or with a
-// checkpoint of an epoch without persons.
+// TestUsersStateIsWhole: a task does not continue if the files of persons are missing or belong to another time, or if
+// the checkpoint is of an epoch without persons.
 func TestUsersStateIsWhole(t *testing.T) {
 	t.Parallel()
 	const end = 60
@@ -310,7 +310,7 @@ func TestUsersStateIsWhole(t *testing.T) {
 		}
 	}
 	files := m.r.Store.Disk.(*simdisk.SimDisk).Holds(state.PersonsPrefix)
-	if !slices.Equal(files, []string{"users-1.2", "users-1.3"}) { // a snapshot, and the entries since
+	if !slices.Equal(files, []string{"users-1.2", "users-1.3"}) { // a snapshot, and the entries since then
 		t.Fatalf("files %v", files)
 	}
 	name := m.r.Store.Path(files[1])
