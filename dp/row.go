@@ -208,7 +208,7 @@ func (r *keyedRow) exceeds(m uint64, j int, b *big.Rat) bool {
 		}
 		if prec = prec*3 + 64; prec > 1<<14 {
 			// Two independent numbers would have 16 000 equal bits here, which cannot happen.
-			panic("dp: exact decision does not end")
+			panic("dp: an exact comparison did not terminate")
 		}
 	}
 }

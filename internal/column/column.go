@@ -233,7 +233,7 @@ func (c *Column) putCategory(dst []float64, v *Value) Fault {
 	return OK
 }
 
-// PutCell does what Put does, for a cell of a format whose values are all text, such as CSV. The cell has no quotes.
+// PutCell does what Put does with a cell of a format whose values are all text, such as CSV. The cell has no quotes.
 // The column decides how to read the text: as a number, a boolean ("true" or "false" in any case, "1" or "0"), a time
 // or a category. An empty cell is absent. Surrounding spaces and tabs are ignored, except for a category.
 func (c *Column) PutCell(dst []float64, cell []byte) Fault {

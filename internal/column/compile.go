@@ -21,7 +21,7 @@ func (s *Spec) Width() int {
 	return n
 }
 
-// Plain reports whether the column's only number in the row is the value itself, whatever its path is.
+// Plain reports whether the column's only number in the row is the value itself, at any path.
 func (s *Spec) Plain() bool {
 	return (s.Type == "" || s.Type == "number") && s.Transform == "" && s.Default == nil
 }

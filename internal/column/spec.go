@@ -259,7 +259,7 @@ func (c *Column) setDefault(value any, faults *fault.List) {
 	c.fallback = fallback
 }
 
-// wants describes the values that the column's default may have, for a message.
+// wants describes the values that the column's default may have; messages quote it.
 func (c *Column) wants() string {
 	switch {
 	case c.categories != nil:

@@ -368,7 +368,7 @@ func FuzzPosition(f *testing.F) {
 }
 
 // FuzzSegment: arbitrary bytes in a segment are either reported as damage, or give a map that obeys the rule. Written
-// and read again, that map must be the same.
+// and read again, that map must be equal.
 func FuzzSegment(f *testing.F) {
 	entries := appendEntry(slices.Clone(journalMagic), &Tag{1}, 3)
 	f.Add(appendEntry(entries, &Tag{2}, 4), true)

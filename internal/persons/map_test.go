@@ -24,7 +24,7 @@ func tagOf(u int, crowded bool) (t Tag) {
 // record is a record of a small log: its step and its person, 0 for none.
 type record struct{ step, user int }
 
-// counted returns, for each record of a log, whether it counts according to the map.
+// counted reports which records of a log count according to the map.
 func counted(t testing.TB, r Rule, log []record, crowded bool) []bool {
 	t.Helper()
 	m, err := NewMap(r)
@@ -126,7 +126,7 @@ func admissible(r Rule, log []record, counts []bool, user int) bool {
 }
 
 // TestStability enumerates all logs with six slots in three or six steps, where each record is that of one of three
-// persons or of nobody. It compares each log with all its neighbours. The answers for other persons must be the same,
+// persons or of nobody. It compares each log with all its neighbours. The answers for other persons must be equal,
 // and every person must obey the rule. With a cap and a full table, the answers may change for at most one other
 // person. Without a cap, and with room for a whole separation, they change for none.
 func TestStability(t *testing.T) {

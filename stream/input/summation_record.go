@@ -37,7 +37,8 @@ const (
 )
 
 // errPartial says that a record was not written by this group, for this shard and with the present key.
-var errPartial = errors.New("not a record of merged sums, or of another key, group or shard")
+var errPartial = errors.New("the record does not hold a sum of merged streams, or belongs to another key, group or " +
+	"shard")
 
 // partHeader is the unencrypted beginning of a record. It holds the record's kind, job and position.
 type partHeader struct {

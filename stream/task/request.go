@@ -48,7 +48,7 @@ func (q *Request) ChangesEpoch() bool { return q.Kind == RequestOpen || q.Kind =
 
 // ErrGone says that the task moved to another process while a request waited. The ledger shows whether the request was
 // carried out.
-var ErrGone = errors.New("the task has left this instance: ask again")
+var ErrGone = errors.New("the task moved to another instance: send the request again")
 
 // Ask gives a request to the task's owner and waits for the answer. ctx is the daemon's context; patience ends the
 // wait. Errors: the error in the answer, ErrGone, an error that says that the daemon is stopping, or the error of
