@@ -142,7 +142,7 @@ func (d *document) checkColumns(s *Stream, key toml.Key) {
 		if slices.Contains(s.Input.Columns, name) || !d.Sound(under(tables, name)) {
 			continue
 		}
-		f := d.Add(under(tables, name), -1, "must be a table of one of input.columns", name)
+		f := d.Add(under(tables, name), -1, "must be a table named after one of input.columns", name)
 		for _, c := range s.Input.Columns {
 			switch {
 			case strings.HasPrefix(c, name+"."):

@@ -157,7 +157,7 @@ func TestColumnFaults(t *testing.T) {
 	}
 	amount := "[stream.orders.input.column.amount]\n"
 	f("[stream.orders.input.column.amuont]",
-		`input.column.amuont: must be a table of one of input.columns ("amuont") (did you mean amount?)`)
+		`input.column.amuont: must be a table named after one of input.columns ("amuont") (did you mean amount?)`)
 	f("[stream.orders.input.column]\ntype = \"bool\"",
 		`input.column.type: must be a table ("bool") (write [stream.orders.input.column.COLUMN] with the column's name above it)`)
 	f(amount+"typ = \"bool\"", `input.column.amount.typ: unknown key (did you mean type?)`)
@@ -188,7 +188,7 @@ func TestColumnFaults(t *testing.T) {
 		`"ship.weight"`, 1)
 	if _, err := Parse("f", []byte(text)); err == nil ||
 		!strings.Contains(err.Error(),
-			`input.column.ship: must be a table of one of input.columns ("ship") (a name with dots is quoted: [stream.orders.input.column."ship.weight"])`) {
+			`input.column.ship: must be a table named after one of input.columns ("ship") (a name with dots is quoted: [stream.orders.input.column."ship.weight"])`) {
 		t.Errorf("%v", err)
 	}
 	// With these tables, lists need one entry per number of a row instead of one per column.

@@ -15,7 +15,7 @@ func schemas(codec string) string {
 	return strings.Replace(orders, `codec = "json"`, codec, 1) + "\n[registry]\nurls = [\"https://registry:8081\"]\n"
 }
 
-// TestSchemasFaults: each missing source of a schema is a fault of its own key.
+// TestSchemasFaults: each missing source of a schema is reported as a fault of its own key.
 func TestSchemasFaults(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "orders.avsc")
 	if err := os.WriteFile(file, []byte(`{"type":"record"}`), 0o600); err != nil {

@@ -307,7 +307,7 @@ var schema = []toml.Row{
 		Says: "optional, but needed where a time is a number", Words: column.Units,
 		Doc: "Unit of a time given as a number, since 1970-01-01T00:00Z."},
 	{Path: "stream.NAME.input.column.COLUMN.utc_offset", Kind: toml.Text, Says: "default `\"+00:00\"`",
-		Doc: "How far the clock of `take` is ahead of UTC, all year. It also applies to times without an offset. " +
+		Doc: "How far the clock of `take` is ahead of UTC, all year. It also applies to times without a UTC offset. " +
 			"There are no time zones: their rules change, and a row must not depend on the machine."},
 	{Path: "stream.NAME.input.column.COLUMN.transform", Kind: toml.Text, Words: column.Transforms,
 		Doc: "Function of the number plus `offset`, before `centre` and `scale`: natural logarithm of x (`\"log\"`) " +
@@ -683,7 +683,8 @@ var schema = []toml.Row{
 	{Path: "stream.NAME.adam.eps", Kind: toml.Number, Def: `1e-8`, Rule: says("positive and finite"),
 		Doc: "Added to the root of the second moment."},
 	{Path: "stream.NAME.adam.v_floor", Kind: toml.Number, Def: `0`, Rule: says("positive, or 0 (chosen)"),
-		Doc: "Lower bound of the second moment; 0: the standard deviation of its noise."},
+		Doc: "Lower bound of the second moment. If it is 0, the standard deviation of the second moment's " +
+			"noise is used."},
 	{Path: "stream.NAME.adam.negative", Kind: toml.Text, Def: `"floor"`, Words: []string{"floor", "zero", "abs"},
 		Doc: "Replacement for a second moment that noise made negative: `v_floor` (`\"floor\"`), 0, which needs " +
 			"`update_clip` (`\"zero\"`), or its absolute value (`\"abs\"`)."},

@@ -54,7 +54,7 @@ func Reserve(c Cost, eps, delta float64) (Cost, error) {
 		}
 	}
 	c = copies(low)
-	// If the limit allows it, add room for sums that are rounded in another order.
+	// If the limit allows it, leave a margin for rounding, because the same costs may be added in another order.
 	roomy := c
 	roomy.BadDelta *= RoundUp
 	ok, err := roomy.Within(eps, delta)

@@ -58,8 +58,8 @@ import (
 	"fmt"
 )
 
-// maxBuffers is the largest number of buffers of a BLT. With 8 buffers the error is within 0.5 % of the square root's
-// for 10⁹ steps.
+// maxBuffers is the largest number of buffers of a BLT. With 8 buffers the error is within 0.5 % of the error of the
+// square root factorization for 10⁹ steps.
 const maxBuffers = 8
 
 // defaultBands is the number of bands if none is given.

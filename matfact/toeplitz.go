@@ -32,7 +32,7 @@ func newRoot(stored *Stored, w Workload, horizon uint64) (Factorization, error) 
 	if stored != nil &&
 		(len(stored.Decay) > 0 || len(stored.Phases) > 0 || len(stored.Bands) > 0 || len(stored.Scales) > 0 ||
 			len(stored.Entries) > 0) {
-		return nil, errors.New("stored factorization: sqrt must have neither decays nor phases, bands nor entries")
+		return nil, errors.New("stored factorization: sqrt must not have decays, phases, bands or entries")
 	}
 	r := &root{kernel: w.Kernel(), coef: make([]int64, horizon)}
 	for j, c := range seriesPower(r.kernel, 0.5, int(horizon)) {

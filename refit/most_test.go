@@ -188,7 +188,7 @@ func TestEndedFaults(t *testing.T) {
 	if w := strings.Join(
 		mustRefit(t, ended(configs()["newton"], 0, 2),
 			dp.Params{Epsilon: 0.1, Delta: 1e-8, Adjacency: dp.ZeroOut}).Warnings(), ""); !strings.Contains(w,
-		"windows of at most 2 records are too small for the budget: at most") {
+		"windows of at most 2 records are too small for the budget: they have at most") {
 		t.Errorf("warns %q", w)
 	}
 	one, err := r.NewPart()

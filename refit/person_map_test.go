@@ -89,7 +89,8 @@ func TestPersonPlan(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// Compare with noise for a single record under zero-out, at a sixth or a twelfth of μ.
+			// The noise must equal the noise for a single record under zero-out with a budget of μ/6 (zero-out) or μ/12
+			// (replace).
 			single := c
 			single.Person = matfact.Participation{}
 			alone := mustRefit(t, single,

@@ -25,7 +25,7 @@ func walshHadamard(x []float64, d int) {
 		n = len(x) / d
 	}
 	if n == 0 || n&(n-1) != 0 || n*d != len(x) {
-		panic(fmt.Sprintf("refit: %d numbers in rows of %d are not a power of two of rows", len(x), d))
+		panic(fmt.Sprintf("refit: %d numbers in rows of %d: the number of rows is not a power of two", len(x), d))
 	}
 	// Rows are stored one after the other. A stage that combines rows at distance h combines numbers at distance hd,
 	// and treats all numbers in a run of hd alike.

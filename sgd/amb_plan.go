@@ -228,7 +228,7 @@ func (p *AMBPlan) searches(cfg *Config, mu float64) error {
 	spread := math.Sqrt(float64(p.questions(cfg))) / mu // deviation of a count, in records
 	p.SearchNoise = spread * float64(p.Unit) * dp.RoundUp
 	if noise := max(p.SearchNoise, p.CountNoise); !(dp.MaxDraw*noise < 1<<50) {
-		return fmt.Errorf("noise of %.3g records is too large for counts: raise epsilon", noise/float64(p.Unit))
+		return fmt.Errorf("the noise of a count, %.3g records, is too large: raise epsilon", noise/float64(p.Unit))
 	}
 	// The noise must be small enough to tell a count above or below the threshold from the threshold.
 	least := math.Ceil(max(15, 3/min(cfg.ThresholdQuantile, 1-cfg.ThresholdQuantile)) * spread)

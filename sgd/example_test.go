@@ -71,7 +71,7 @@ func ExampleNewNewton() {
 	// after 1000000 records: 11759 steps, excess risk 2e-06 by sampling, 9e-08 by privacy
 }
 
-// This computes the same numbers for the published method, which needs the curvature of the features.
+// This computes the same quantities for the published method, which needs the curvature of the features.
 func ExampleNewAMB() {
 	e, err := sgd.NewAMB(sgd.Config{
 		Columns:   []string{"age", "income", "spending"},

@@ -49,8 +49,8 @@ func loadFor(cfg *Config, p dp.Params) (matfact.Factorization, *load, error) {
 	l := &load{
 		person: calibration.NewPerson(cfg.Person, norm), norm: norm,
 		// Under zero-out, the gradient of a counted record is at most countedPart. Under replace, two persons may have
-		// records in different steps: then the squared bound doubles, and counted records are as far apart as other
-		// records.
+		// records in different steps: then the squared bound doubles. So under replace the bound for counted records is
+		// as large as for other records.
 		weight: clipgrad.CountWeight(dp.ZeroOut, countedPart),
 		search: m * math.Sqrt(k) * dp.RoundUp, locate: m * math.Sqrt(k) * dp.RoundUp,
 		nulls: m * math.Sqrt(k) * dp.RoundUp,

@@ -146,7 +146,7 @@ func resolveNewton(cfg *Config, p dp.Params) (*NewtonPlan, matfact.Factorization
 	plan.CountNoise = counted * unit * dp.RoundUp
 	plan.NullNoise = missing * unit * dp.RoundUp
 	if noise := max(plan.SearchNoise, plan.LocateNoise, plan.CountNoise, plan.NullNoise); !(dp.MaxDraw*noise < 1<<50) {
-		return nil, nil, fmt.Errorf("noise of %.3g records is too large for counts: raise epsilon", noise/unit)
+		return nil, nil, fmt.Errorf("the noise of a count, %.3g records, is too large: raise epsilon", noise/unit)
 	}
 	plan.HistogramNoise = newton.HistogramSD(mu/load.epoch*math.Sqrt(histogramShare), p.Adjacency)
 	plan.GramMu = mu / load.matrix * math.Sqrt(gramShare) / dp.RoundUp

@@ -292,7 +292,7 @@ func TestMergeRecovery(t *testing.T) {
 	}
 	fixtures.FlipByte(t, old.Dir+"/state/tasks/orders-merged/checkpoint", 100)
 	x = old.Start()
-	x.Halts(failure.State, "streamdp recover --stream orders goes back")
+	x.Halts(failure.State, "streamdp recover --stream orders, which goes back")
 	x.EndHalted()
 	fixtures.Must(t, old.Offline(func(ctx context.Context, d *stream.Daemon) error {
 		return streamtest.Recover(ctx, d, fixtures.MergedTask, nil)

@@ -464,7 +464,7 @@ func TestPatternsOfOneTopic(t *testing.T) {
 	x = s.Start(soon)
 	runs(x, 0, "orders.sales-a", "orders.sales-aa", "second.b")
 	if p := x.D.Patterns()[1]; p.Refused != 2 ||
-		!strings.Contains(p.Missing[0].Reason, "[stream.orders] matches it too and reads it already") {
+		!strings.Contains(p.Missing[0].Reason, "[stream.orders] already reads this topic") {
 		t.Errorf("%+v", p)
 	}
 	if n := strings.Count(s.Log.String(), "a topic matches a pattern but gets no stream"); n != 2 {

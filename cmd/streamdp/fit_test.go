@@ -225,7 +225,7 @@ func TestPlanNewton(t *testing.T) {
 	out := want(t, exitDone, "", "plan", "-c", file)
 	for _, w := range []string{"a null record, which takes its place", "3 searches of 188 slots each", "4 and " +
 		"later", "useful after 30 gradient steps, from slot 3654 on",
-		"by privacy", "all of amb's", "search 188, batches [103, ", "nulls 25.5", "histogram 29.45", "median 16.13"} {
+		"by privacy", "amb, both", "search 188, batches [103, ", "nulls 25.5", "histogram 29.45", "median 16.13"} {
 		if !strings.Contains(out, w) {
 			t.Errorf("no %q in\n%s", w, out)
 		}

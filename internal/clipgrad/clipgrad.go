@@ -76,7 +76,9 @@ func ByResidual(x, y []float64, null []bool, dim, bits int) *Rows {
 // newRows returns rows with directions and lengths from scale.
 func newRows(x, y []float64, null []bool, dim, bits int, scale func(*Rows, int) (float64, float64)) *Rows {
 	if dim < 1 || len(x) != len(y)*dim || bits < 24 || bits > 30 || null != nil && len(null) != len(y) {
-		panic(fmt.Sprintf("clipgrad: %d numbers, %d targets, rows of %d, %d bits", len(x), len(y), dim, bits))
+		panic(
+			fmt.Sprintf("clipgrad: sizes do not fit together: %d numbers, %d targets, rows of %d, %d bits", len(x),
+				len(y), dim, bits))
 	}
 	n := len(y)
 	r := &Rows{
@@ -216,7 +218,7 @@ func put(dst, k []float64, half int) {
 	}
 }
 
-// quantise sets s.row to the direction of row i: unit times its x, in integers.
+// quantise sets s.row to the features of row i, multiplied by unit and rounded to integers.
 func (r *Rows) quantise(s *scratch, i int, unit float64) {
 	dst := s.row
 	for j, v := range r.row(i) {
@@ -362,14 +364,15 @@ func Sensitivity(a dp.Adjacency, dim, out int) float64 {
 	return (a.Factor() + math.Sqrt(float64(dim))*math.Ldexp(1, -out)) * dp.RoundUp
 }
 
-// CountWeight returns the weight w with which the count is free. That is: the sums, in units of ζ, together with w
-// times the number of rows counted at c, move by no more than the bound for the sums alone,
+// CountWeight returns the largest weight w at which the release of a count adds nothing to the sensitivity: the sums,
+// in units of ζ, together with w times the number of rows counted at c, move by no more than the sums alone may.
 //
 //	zero-out: w² = 1 − c²;   replace: w² = 4 − (1+c)²
 //
 // A counted row has a gradient of norm at most c, any other row has a gradient of norm at most 1. So a row that becomes
-// null moves the pair by a squared distance of at most c² + w² or 1. The squared distance of two rows is at most (1+c)²
-// + w² if one of them is counted, (2c)² if both are, and 2² if neither is. A null row must not be counted.
+// null moves sums and count by a squared distance of at most c² + w² if it was counted, otherwise 1. The squared
+// distance of two rows is at most (1+c)² + w² if one of them is counted, (2c)² if both are, and 2² if neither is. A
+// null row must not be counted.
 func CountWeight(a dp.Adjacency, c float64) float64 {
 	w := 1 - float64(c*c)
 	if a == dp.Replace {

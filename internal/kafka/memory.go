@@ -21,8 +21,8 @@ import (
 // that was added while the others held everything, until they give memory back.
 type Memory struct{ answers, chunks pool }
 
-// answersOfShare and chunksOfShare are the numbers of parts in a share. Each part is for one answer or one chunk, so
-// that the next one can be read while one is decoded. leastAnswer and leastChunk are the minimum sizes of a part.
+// A task's share of memory is divided into answersOfShare parts for answers and chunksOfShare parts for chunks, so that
+// the next answer can be read while one is decoded. leastAnswer and leastChunk are the minimum sizes of a part.
 const (
 	answersOfShare = 2
 	chunksOfShare  = 4

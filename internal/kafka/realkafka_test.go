@@ -38,7 +38,7 @@ func TestRealKafka(t *testing.T) {
 	}
 }
 
-// The reader relies on these answers to single fetches.
+// The reader relies on a broker that answers single fetch requests like this.
 func TestRealKafkaFetch(t *testing.T) {
 	addrs := kafkatest.NewReal(t).Addrs
 	c := dialBroker(t, addrs...)

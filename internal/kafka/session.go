@@ -65,7 +65,7 @@ func newSession(ctx context.Context, conn net.Conn, mechanism sasl.Mechanism, ad
 	return s, nil
 }
 
-// Write first re-authenticates, if that is due and a request begins.
+// Write re-authenticates first if that is due and b is the beginning of a request.
 func (s *session) Write(b []byte) (int, error) {
 	if s.between && !s.renew.IsZero() && time.Now().After(s.renew) {
 		if err := s.again(); err != nil {

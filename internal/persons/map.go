@@ -24,9 +24,9 @@ const (
 // steps.
 //
 // It is a hash table with linear probing. The tag itself is the hash: it is pseudorandom, so nobody can choose user
-// keys that collide. Without a cap, a person who contributed at least Separation steps ago counts as absent. Other
-// persons can take the slot of an absent person. Each step also removes some absent persons, by a schedule that depends
-// on the rule alone.
+// keys that collide. Without a cap, a person who contributed at least Separation steps ago counts as absent. Another
+// person may reuse the table entry of an absent person. Each step also removes some absent persons, by a schedule that
+// depends on the rule alone.
 //
 // A Map is not safe for concurrent use.
 type Map struct {

@@ -310,7 +310,7 @@ func TestBoundedJSON(t *testing.T) {
 		{"anchors",
 			`{"$id":"http://h/` + strings.Repeat("x", 480) + `","a":[` +
 				repeated(full, func(i int) string { return fmt.Sprintf(`{"$anchor":"a%d"},`, i) }) + `1]}`,
-			"have names", 0},
+			"named schemas", 0},
 		{"too long", `{"a":"` + strings.Repeat("x", MaxText) + `"}`, "more than 1024 KiB", 0},
 	} {
 		var s *Schema

@@ -89,7 +89,7 @@ func (s *jsonSchema) baseOf(m map[string]any, base *url.URL) *url.URL {
 // collect registers all schemas inside x that have a name. name is the text of base.
 func (s *jsonSchema) collect(x any, base *url.URL, name string, depth int) error {
 	if len(s.found) > maxJSONNames {
-		return fmt.Errorf("more than %d schemas have names", maxJSONNames)
+		return fmt.Errorf("the document has more than %d named schemas", maxJSONNames)
 	}
 	if depth > maxSchemaDepth {
 		return nil

@@ -179,7 +179,7 @@ func (s *fold) open(seals *sealer) (values map[string]Value, known map[string]he
 		w := seals.under[k.under]
 		if w == nil {
 			if _, ok := known[k.under]; ok {
-				return nil, nil, about(key, errors.New("is encrypted under another value, which is not a secret"))
+				return nil, nil, about(key, errors.New("is encrypted under a value that is not a secret of this shard"))
 			}
 			k.absent = true
 			known[key] = k

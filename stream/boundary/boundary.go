@@ -97,7 +97,7 @@ func New(r *failure.Retrier, client *kafka.Client, master *[32]byte, topic strin
 func (b *Boundaries) Topic() string { return b.log.Topic }
 
 // Begin reads the topic from the checkpoint's boundary on, and halts if that boundary is missing. If the checkpoint has
-// no boundary yet, Begin reads from the offset that the ledger recorded in opened, if any.
+// no boundary yet, Begin reads from the offset in the ledger's line `opened`, if there is one.
 func (b *Boundaries) Begin(ctx context.Context, opened *ledger.EntryBoundaries) error {
 	from := b.Last
 	b.next = from.At + 1

@@ -279,7 +279,7 @@ func TestKeepRefused(t *testing.T) {
 	}{
 		"moved": {fails("confirm", kgroup.ErrMoved), monitor.OutcomeMoved, "given the shard to another", soon},
 		"no coordinator": {fails("confirm", errors.New("no answer")), monitor.OutcomeFailed,
-			"ask the group: no answer", soon},
+			"ask the group for the shard's owner: no answer", soon},
 		"fence":          {fails("fence", errors.New("does not end")), monitor.OutcomeFailed, "does not end", soon},
 		"owner's record": {fails("commit", errors.New("no answer")), monitor.OutcomeFailed, "no answer", soon},
 		"reading":        {fails("ledger", errors.New("no leader")), monitor.OutcomeFailed, "no leader", soon},

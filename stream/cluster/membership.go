@@ -40,7 +40,7 @@ const (
 	mostTransaction  = time.Minute
 )
 
-// group is the part of the group of instances that a member uses.
+// group has the methods of the group of instances that a member calls.
 type group interface {
 	// Generations delivers the newest assignment of shards to members; older ones are dropped. Close closes the
 	// channel.

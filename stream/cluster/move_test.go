@@ -229,7 +229,7 @@ func TestImport(t *testing.T) {
 	s.Awaits("others.dp", 10*partitions, s.Log.String)
 	z.End()
 	if _, err := imports(r, stateDir(s)); err == nil ||
-		!strings.Contains(err.Error(), "the group has already charged orders/") {
+		!strings.Contains(err.Error(), "the group has already charged epochs over orders/") {
 		t.Errorf("the same partitions again: %v", err)
 	}
 	if _, err := s.Try(); err != nil {

@@ -40,7 +40,7 @@ type GroupSpent struct {
 	Epsilon *float64 `json:"epsilon"`
 }
 
-// PopulationEpoch is an epoch of a population.
+// PopulationEpoch is the account of one epoch that protects the persons of a population.
 type PopulationEpoch struct {
 	SpentBy
 	Cluster     string       `json:"cluster"`

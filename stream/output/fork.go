@@ -107,7 +107,8 @@ func (g *ForkGuard) reset(step uint64) {
 	g.Found, g.steps, g.unfoundOutbox = map[string]Found{}, map[uint64]int{}, map[string]struct{}{}
 }
 
-// Where is a position in an output. The task's releases below Offset were compared, or this process sent them.
+// Where marks a position in an output. Every release of the task below Offset was either sent by this process or
+// compared with the one that this state computes.
 type Where struct {
 	Topic        string
 	Partition    int

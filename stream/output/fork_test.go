@@ -189,7 +189,8 @@ func TestComparing(t *testing.T) {
 	}
 	cp.Output, cp.Acknowledged = 10, false
 	fixtures.Must(t, os.WriteFile(r.File(state.CheckpointName), cp.Encode(nil), 0o600))
-	// The records of the step that is ahead are in the log but not readable yet, because a transaction is open.
+	// The records of the step that only the output has are in the log but not readable yet, because a transaction is
+	// open.
 	txn := kafkatest.NewProducer(t, r.Broker.Addrs(), "orders", 0, "txn")
 	txn.Begin()
 	var list []kafkatest.Record

@@ -431,7 +431,7 @@ func (t *Partition) look() error {
 			g.From = end
 		}
 	case end < from: // the topic was deleted and created again, or lost its end
-		err = errors.New("the output ends before what was read")
+		err = errors.New("the output now ends before a record that was already read from it")
 		t.forget()
 	}
 	if err != nil || from == state.UnknownOutput || end == from {

@@ -216,8 +216,8 @@ func (a *applier) places(at edge) (position kafka.Position, parts []state.Place,
 	return position, parts, nil
 }
 
-// older returns the older anchors of a partition for the next checkpoint. These are the older ones of the last
-// checkpoint, thinned, and its newest one if newest replaces it.
+// older returns the older anchors of a partition for the next checkpoint. These are a thinned list of the older anchors
+// of the last checkpoint, and its newest anchor if `newest` is a different one.
 func older(was state.Place, newest *kafka.Anchor) []kafka.Anchor {
 	if newest == nil {
 		return nil
