@@ -91,7 +91,7 @@ func TestNewErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	check(Config{Kind: "blt", Tune: 10, Stored: phase(good)}, sum, "stored factorization is \"phased\"")
-	check(Config{Kind: "sqrt", Horizon: 3, Stored: &Stored{Kind: "sqrt", Decay: []Fixed{1}}}, sum, "neither")
+	check(Config{Kind: "sqrt", Horizon: 3, Stored: &Stored{Kind: "sqrt", Decay: []Fixed{1}}}, sum, "must not have decays")
 	check(
 		Config{Kind: "identity",
 			Stored: &Stored{Kind: "identity", Decay: good.Weight[:1],
@@ -113,7 +113,7 @@ func TestNewErrors(t *testing.T) {
 	bands("bisr", []Fixed{1 << 63, 0}, "band 2 must be positive")
 	bands("phased", []Fixed{1}, "phased must have neither bands nor entries", "must have a phase")
 	check(Config{Kind: "bsr", Stored: &Stored{Kind: "bsr", Phases: []Phase{good}}}, sum, "neither decays nor phases")
-	check(Config{Kind: "sqrt", Horizon: 3, Stored: &Stored{Kind: "sqrt", Bands: []Fixed{1}}}, sum, "bands nor entries")
+	check(Config{Kind: "sqrt", Horizon: 3, Stored: &Stored{Kind: "sqrt", Bands: []Fixed{1}}}, sum, "bands or entries")
 	stored(phase(), "must have a phase")
 	stored(phase(Phase{Start: 2, Scale: 1, Weight: good.Weight}), "starts at 2")
 	stored(phase(Phase{Start: 1, Scale: 0.5, Weight: good.Weight}), "scale 0.5")
