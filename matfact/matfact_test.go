@@ -91,7 +91,8 @@ func TestNewErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	check(Config{Kind: "blt", Tune: 10, Stored: phase(good)}, sum, "stored factorization is \"phased\"")
-	check(Config{Kind: "sqrt", Horizon: 3, Stored: &Stored{Kind: "sqrt", Decay: []Fixed{1}}}, sum, "must not have decays")
+	check(Config{Kind: "sqrt", Horizon: 3, Stored: &Stored{Kind: "sqrt", Decay: []Fixed{1}}}, sum,
+		"must not have decays")
 	check(
 		Config{Kind: "identity",
 			Stored: &Stored{Kind: "identity", Decay: good.Weight[:1],
