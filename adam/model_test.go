@@ -192,8 +192,7 @@ func TestModelSensitivity(t *testing.T) {
 						continue
 					}
 					at := source.IntN(steps)
-					distance,
-						err := s.Coupling(base.Replace(at, 1, []float64{1, 7, -8, 9}), base.Replace(at, 1, other),
+					distance, err := s.Coupling(base.Replace(at, 1, []float64{1, 7, -8, 9}), base.Replace(at, 1, other),
 						auditKeys(5))
 					if err != nil {
 						t.Errorf("%+v, %s: %v", model, describe(c, adjacency), err)

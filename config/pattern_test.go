@@ -48,8 +48,7 @@ func TestPatternStream(t *testing.T) {
 		"orders.sales.de:sales.de:sales.de.dp"}; !slices.Equal(shown(x), want) || len(refused) > 0 {
 		t.Fatalf("%q, want %q; %+v", shown(x), want, refused)
 	}
-	if y,
-		_ := parse(t,
+	if y, _ := parse(t,
 		patterned(`topics = "a|b"`)).Expand(Topics{Found: []string{"a", "b", "ax", "xb", "ab"}}); len(y.Streams) != 2 {
 		t.Errorf("alternatives match %q", shown(y))
 	}
@@ -164,8 +163,7 @@ func TestPatternsTwice(t *testing.T) {
 	// Both streams pay from one budget, so their limits must agree.
 	both := patterned(`topics = "a.*"`, second("a.*", "*.second"))
 	i := strings.LastIndex(both, "limit_epsilon = 3.0")
-	if _,
-		err := Parse("f",
+	if _, err := Parse("f",
 		[]byte(both[:i]+strings.Replace(both[i:], "limit_epsilon = 3.0", "limit_epsilon = 4.0", 1))); err == nil ||
 		!strings.Contains(err.Error(), "must be the same as in [stream.orders], which reads the same topic") {
 		t.Error(err)

@@ -143,8 +143,7 @@ func TestCostEpsilon(t *testing.T) {
 	want, err = jointEpsilon(math.Nextafter(delta-4e-7, 0), 0.3, 60, 20, Replace)
 	is(c, delta, want, err)
 	c.Terms = []Term{{Kind: KindPure, Count: 3, Epsilon: 0.1}}
-	want,
-		err = Curve{{Kind: KindGaussian, Count: 1, Mu: 0.3}, {Kind: KindSketchRowReplace, Count: 60, Gamma: 20},
+	want, err = Curve{{Kind: KindGaussian, Count: 1, Mu: 0.3}, {Kind: KindSketchRowReplace, Count: 60, Gamma: 20},
 		c.Terms[0]}.Epsilon(math.Nextafter(delta-4e-7, 0))
 	is(c, delta, want, err)
 	for _, delta := range []float64{4e-7, 1e-7, 0, 1, math.NaN()} {

@@ -70,9 +70,7 @@ func NewKeyedRun(key *[32]byte, name string, number uint64, bound ...any) (*Run,
 	case name == "":
 		return nil, errors.New("a keyed run needs a name")
 	case len(bound) == 0:
-		return nil,
-			errors.New(
-				"bound is missing: a keyed run needs the estimator's configuration, plan and parameters")
+		return nil, errors.New("bound is missing: a keyed run needs the estimator's configuration, plan and parameters")
 	}
 	text, err := json.Marshal(bound)
 	if err != nil {

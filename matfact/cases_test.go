@@ -228,8 +228,7 @@ func caseMinSepGeneral(t *testing.T, c testCase) {
 	}
 	c.Read(t, &in, &want)
 	var row, column, diagonal float64
-	if _,
-		err := fmt.Sscanf(in.FormulaC, "C_ij=cos(%g i+%g j)+%g*[i==j], 0-based, i>=j", &row, &column,
+	if _, err := fmt.Sscanf(in.FormulaC, "C_ij=cos(%g i+%g j)+%g*[i==j], 0-based, i>=j", &row, &column,
 		&diagonal); err != nil {
 		t.Fatalf("unknown matrix: %s", in.FormulaC)
 	}

@@ -366,8 +366,7 @@ func TestNonNegativeGram(t *testing.T) {
 
 // TestPersonGolden pins the bits of Sensitivity, on which noise depends.
 func TestPersonGolden(t *testing.T) {
-	blt,
-		err := newBuffered(
+	blt, err := newBuffered(
 		storeBLT([]float64{7.779122572953612e-05, 0.0005073772989440104, 0.11600722906326266},
 			[]float64{7.8e-05, 0.020295813647932967, 0.5087160651309685}))
 	if err != nil {

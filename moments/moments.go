@@ -190,16 +190,14 @@ func build(cfg Config, p dp.Params, plan *Plan, s shapes, fresh bool) (_ *Estima
 		e.overlap = newOverlap(s.first.factor, s.first.kernel)
 	}
 	if plan.Count > 0 {
-		if e.count,
-			err = newSeries("jme/count", 1, &s.first, plan.CountExp,
+		if e.count, err = newSeries("jme/count", 1, &s.first, plan.CountExp,
 			[]float64{math.Ldexp(plan.Count, -plan.CountExp)}); err != nil {
 			return nil, err
 		}
 	}
 	e.unshortened = cfg.fullCount(plan.Method, plan.Nu, p.Adjacency)
 	e.unshortened.on(plan.Lattice, d, plan.FullExp)
-	if e.full,
-		err = newSeries("jme/full", 1, &s.first, plan.FullExp,
+	if e.full, err = newSeries("jme/full", 1, &s.first, plan.FullExp,
 		[]float64{math.Ldexp(plan.Full, -plan.FullExp)}); err != nil {
 		return nil, err
 	}

@@ -306,8 +306,7 @@ func TestPersonFactorization(t *testing.T) {
 	single.Factorization, single.Buffers = "blt", 3
 	single.Person.Count = 1
 	one := mustNew(t, single, p).Plan()
-	own,
-		err := matfact.New(matfact.Config{Kind: "blt", Horizon: 1000, Stored: one.Factorization},
+	own, err := matfact.New(matfact.Config{Kind: "blt", Horizon: 1000, Stored: one.Factorization},
 		matfact.Workload{Kind: "sum"})
 	if err != nil {
 		t.Fatal(err)

@@ -144,8 +144,7 @@ func auditPairs(t *testing.T, a *subject, adjacency dp.Adjacency, steps, slots i
 				[2]int{steps - 1, slots - 1})
 		}
 		for _, where := range at {
-			distance,
-				err := a.Sensitivity(base.Replace(where[0], where[1], p.X),
+			distance, err := a.Sensitivity(base.Replace(where[0], where[1], p.X),
 				base.Replace(where[0], where[1], p.Y), fixed)
 			if err != nil {
 				t.Fatal(err)

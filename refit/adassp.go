@@ -113,8 +113,8 @@ func (s *adasspSolver) prepare(w *Data) (solution, error) {
 	return func(noise dp.Noise) (theta []float64, eta float64, err error) {
 		var lambda float64
 		if s.test {
-			if lambda,
-				err = lower(noise, "adassp/lambda", least, eigenError(n, d, 1), 1, s.s, s.shift, bits); err != nil {
+			if lambda, err = lower(noise, "adassp/lambda", least, eigenError(n, d, 1), 1, s.s, s.shift,
+				bits); err != nil {
 				return nil, 0, err
 			}
 		}

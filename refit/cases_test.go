@@ -311,8 +311,7 @@ func caseGradientClip(t *testing.T, x [][]float64, y []float64, rate, sigma, cli
 			z = append(z, -v) // the case adds it to the step, sgd to the gradient
 		}
 	}
-	path,
-		err := sgd.GradientDescent(&sgd.Sample{D: len(x[0]), X: flat(x), Y: y},
+	path, err := sgd.GradientDescent(&sgd.Sample{D: len(x[0]), X: flat(x), Y: y},
 		sgd.Descent{Steps: len(noise), Rate: rate, Clip: clip},
 		dp.Params{Mu: 2 * math.Sqrt(float64(len(noise))) / unit, Adjacency: dp.Replace, LatticeBits: 30},
 		dptest.Queue(z...))

@@ -294,8 +294,7 @@ func caseNewtonMSE(t *testing.T, c cases.Case) {
 		t.Fatal(err)
 	}
 	mse := errorOf(w)
-	mean,
-		half := trials(t, w, s, runs(w), seedOf(in.Dataset),
+	mean, half := trials(t, w, s, runs(w), seedOf(in.Dataset),
 		func(theta []float64) float64 { return math.Log(mse(theta)) })
 	if most := 3*math.Hypot(want.CI95, half)/1.96 + 0.01; !(math.Abs(mean-want.Mean) <= most) {
 		t.Errorf("mean log error %.6g ± %.2g, want %.6g ± %.2g", mean, half, want.Mean, want.CI95)

@@ -51,8 +51,7 @@ func ExampleSolve() {
 		w.Add([]float64{a, b}, a-b/2)
 	}
 	noise := dp.NewRun().Step(50_000)
-	theta, cost,
-		err := refit.Solve(refit.Config{Solver: "ihm"},
+	theta, cost, err := refit.Solve(refit.Config{Solver: "ihm"},
 		dp.Params{Epsilon: 2, Delta: 1e-9, Adjacency: dp.Replace}, w, noise)
 	if err != nil {
 		fmt.Println(err)

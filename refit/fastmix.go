@@ -212,8 +212,7 @@ func (s *fastSolver) solve(w *Data, noise dp.Noise) (theta []float64, eta float6
 		// A row of Z may be much longer than 1, but Σ‖z‖² ≤ ‖S‖²·n, and ‖S‖² ≤ N/k₂.
 		errs := map[string]float64{"mhat": eigenError(k2+w.Len(), d, 1),
 			"lambda": eigenError((transform.padded/k2+1)*w.Len(), d, 1)}
-		found,
-			failed := s.fast.levels(m, transform.coherence(), leastEigenvalue(upper, d),
+		found, failed := s.fast.levels(m, transform.coherence(), leastEigenvalue(upper, d),
 			func(array string, x, scale float64) (float64, error) {
 				return releaseLaplace(noise, numbered("fast-ihm/"+array, t), x, errs[array], scale, s.fast.Omega,
 					s.fast.Tau, bits)

@@ -75,8 +75,7 @@ func (s *ihmSolver) newSolution(w *rowSums, dense *Data, gradient gradientOf) so
 	return func(noise dp.Noise) (theta []float64, eta float64, err error) {
 		square := s.noise.Gamma
 		if s.noise.Test > 0 {
-			level,
-				err := lower(noise, "ihm/lambda", lambda, eigenError(w.Len(), d, 1), 1, s.noise.Test, s.noise.Tau,
+			level, err := lower(noise, "ihm/lambda", lambda, eigenError(w.Len(), d, 1), 1, s.noise.Test, s.noise.Tau,
 				s.params.Bits())
 			if err != nil {
 				return nil, 0, err

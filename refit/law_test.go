@@ -379,8 +379,7 @@ func TestPrepareMeanwhile(t *testing.T) {
 		}
 		_, after := release(w.clone(), func(*Data, *gradients) *rowSums { return want })
 		for range 3 {
-			joint,
-				meanwhile := release(w.clone(),
+			joint, meanwhile := release(w.clone(),
 				func(w *Data, g *gradients) *rowSums { return sumsAnd(w, g.rows.Prepare) })
 			if !slices.Equal(joint, want.joint()) || !slices.Equal(meanwhile, after) {
 				t.Errorf("%d rows: sums %v and gradients %v, want %v and %v", n, joint, meanwhile, want.joint(), after)

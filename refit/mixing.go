@@ -99,8 +99,7 @@ func (s *mixingSolver) prepareSums(w *rowSums) (solution, error) {
 	upper := w.joint()
 	lambda := leastEigenvalue(upper, d+1)
 	return func(noise dp.Noise) (theta []float64, eta float64, err error) {
-		level,
-			err := lower(noise, "linmix/lambda", lambda, eigenError(n, d+1, normBound), normBound,
+		level, err := lower(noise, "linmix/lambda", lambda, eigenError(n, d+1, normBound), normBound,
 			normBound*s.noise.Test, s.noise.Tau, s.params.Bits())
 		if err != nil {
 			return nil, 0, err

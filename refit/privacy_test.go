@@ -290,8 +290,7 @@ func TestShift(t *testing.T) {
 		for side := range windows {
 			var releases, totals []float64
 			for run := range runs {
-				epoch,
-					err := dp.NewEpoch(&[32]byte{7}, &[32]byte{byte(side + 1), byte(a - dp.ZeroOut)}, "audit",
+				epoch, err := dp.NewEpoch(&[32]byte{7}, &[32]byte{byte(side + 1), byte(a - dp.ZeroOut)}, "audit",
 					uint64(run+1), [16]byte{}, [32]byte{})
 				if err != nil {
 					t.Fatal(err)

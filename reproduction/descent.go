@@ -109,8 +109,7 @@ func adassp(s *sgd.Sample, rho float64, run uint64) ([]float64, error) {
 	if err != nil {
 		return nil, err
 	}
-	theta, _,
-		err := refit.Solve(refit.Config{Solver: "adassp", EigenTest: true},
+	theta, _, err := refit.Solve(refit.Config{Solver: "adassp", EigenTest: true},
 		dp.Params{Epsilon: epsilon, Delta: delta, Adjacency: dp.ZeroOut}, w, noise)
 	for j := range theta {
 		theta[j] *= boundY / boundX

@@ -87,8 +87,9 @@ The first file has accuracies on the test rows in %%, means of %d runs at the be
 		if err := t.read(); err != nil {
 			return err
 		}
-		accuracy,
-			err := best(func(rate float64, seed uint64) (float64, error) { return t.plain(rate, seed, learningBatch) })
+		accuracy, err := best(func(rate float64, seed uint64) (float64, error) {
+			return t.plain(rate, seed, learningBatch)
+		})
 		if err != nil {
 			return err
 		}

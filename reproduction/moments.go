@@ -369,14 +369,12 @@ func figure7(p *page) error {
 
 d = 100, n = 1000; otherwise as Figure 2. Sums over windows are divided by the length of the window.
 `)
-	rows,
-		err := panels(p, "moments-fig7-decay",
+	rows, err := panels(p, "moments-fig7-decay",
 		setting{w: matfact.Workload{Kind: "exponential", Decay: 0.9}, n: 1000, scale: 1}, 100, []float64{0.25, 1})
 	if err != nil {
 		return err
 	}
-	window,
-		err := panels(p, "moments-fig7-window",
+	window, err := panels(p, "moments-fig7-window",
 		setting{w: matfact.Workload{Kind: "window", Window: 10}, n: 1000, scale: 0.1}, 100, []float64{0.25, 1})
 	if err != nil {
 		return err

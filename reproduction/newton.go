@@ -239,8 +239,7 @@ func newtonDrift(p *page) error {
 			{"amb", "sgd]\nmethod = \"amb\"\nclip_x = 20.0\nradius = 10.0\namb.curvature = 1.0\nintercept = false"},
 		} {
 			l := line{name: m.name}
-			if _,
-				err := (&passage{columns: columns, seed: 5, tables: regressionTables(1, m.table)}).run(rows,
+			if _, err := (&passage{columns: columns, seed: 5, tables: regressionTables(1, m.table)}).run(rows,
 				func(r *release) error {
 					slots := r.value("slots")[0]
 					sign, size := 1.0, 1.0

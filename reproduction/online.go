@@ -73,8 +73,7 @@ The constants are tight because they were computed from the training rows, which
 				var got scores
 				for split, s := range sets {
 					n := 0
-					last,
-						err := s.passage(uint64(split), epsilon, mechanism(s)).run(s.train,
+					last, err := s.passage(uint64(split), epsilon, mechanism(s)).run(s.train,
 						func(*release) error { n++; return nil })
 					if err != nil {
 						return err

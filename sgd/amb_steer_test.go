@@ -207,8 +207,7 @@ func TestSteeringMutants(t *testing.T) {
 		s := auditSubject(t, e, m)
 		x := eventfulStream(e)
 		unlike := s.Unlike(x, nothing(x))
-		distance,
-			alike := s.Coupling(x.Replace(30, 5, []float64{3, 1, 0}), x.Replace(30, 5, nil),
+		distance, alike := s.Coupling(x.Replace(30, 5, []float64{3, 1, 0}), x.Replace(30, 5, nil),
 			audit.NewKeys([32]byte{13}))
 		t.Logf("%s: no records: %v; neighbours, %.4f of μ: %v", fault.name, unlike, distance/s.Mu, alike)
 		if (unlike != nil) != (fault.plant != nil) || (alike != nil) != fault.neighbours {

@@ -190,8 +190,7 @@ func caseDescent(t *testing.T, c cases.Case) {
 				z = append(z, -v/sd) // the case adds it to θ, we add it to the gradient
 			}
 		}
-		path,
-			err := GradientDescent(sampleOf(in.X, in.Y),
+		path, err := GradientDescent(sampleOf(in.X, in.Y),
 			Descent{Steps: in.T, Rate: in.Eta, Clip: clip, Start: in.Theta0}, p, dptest.Queue(z...))
 		if err != nil {
 			t.Fatal(err)
@@ -298,8 +297,7 @@ func caseTracked(t *testing.T, c cases.Case) {
 	if in.Sens == 1 {
 		adjacency = dp.ZeroOut
 	}
-	path,
-		err := GradientDescent(sampleOf(in.X, in.Y),
+	path, err := GradientDescent(sampleOf(in.X, in.Y),
 		Descent{Steps: in.T, Rate: in.Eta, Zeta: in.Zeta0, Quantile: in.Q, Fraction: in.Frac, Kappa: in.Kappa},
 		dp.Params{Mu: math.Sqrt(2 * in.Rho), Adjacency: adjacency, LatticeBits: 30}, dptest.Queue(in.Normals...))
 	if err != nil {
@@ -369,8 +367,7 @@ func caseShuffled(t *testing.T, c cases.Case) {
 	} else if err := json.Unmarshal(in.Perm, &order); err != nil {
 		t.Fatalf("order %s: %v", in.Perm, err)
 	}
-	path,
-		err := ShuffledSGD(sampleOf(in.X, in.Y),
+	path, err := ShuffledSGD(sampleOf(in.X, in.Y),
 		ShuffledDescent{Clip: in.Zeta, Rate: in.Eta, Noise: 2 * in.Alpha}, dp.Replace,
 		dptest.Queue(slices.Concat(in.G...)...), order)
 	if err != nil {

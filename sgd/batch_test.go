@@ -28,8 +28,7 @@ func TestProcess(t *testing.T) {
 	var early, late [][]float64
 	noise := dptest.Seeded(5)
 	for range runs {
-		path,
-			err := GradientDescent(s, Descent{Steps: tau, Rate: rate, Clip: gamma},
+		path, err := GradientDescent(s, Descent{Steps: tau, Rate: rate, Clip: gamma},
 			dp.Params{Mu: mu, Adjacency: dp.Replace}, noise)
 		if err != nil {
 			t.Fatal(err)
@@ -99,8 +98,7 @@ func TestNullRows(t *testing.T) {
 		}
 	}
 	zeta := func(s *Sample) float64 {
-		path,
-			err := GradientDescent(s, Descent{Steps: 40, Rate: 0.5, Zeta: 1}, dp.Params{Mu: 2, Adjacency: dp.ZeroOut},
+		path, err := GradientDescent(s, Descent{Steps: 40, Rate: 0.5, Zeta: 1}, dp.Params{Mu: 2, Adjacency: dp.ZeroOut},
 			dptest.Seeded(1))
 		if err != nil {
 			t.Fatal(err)

@@ -440,8 +440,7 @@ func TestNewtonMutants(t *testing.T) {
 			close: func(m *mutant, n dp.Noise) (*dp.Release, error) {
 				if m.phase == descent && m.done == 0 {
 					// The rows of the matrix have a constant, but the noise suffices only for rows without one.
-					m.gram,
-						_ = newton.NewGram(len(m.w), m.plan.norms()*m.squared, m.plan.norms()*m.plan.GramMu,
+					m.gram, _ = newton.NewGram(len(m.w), m.plan.norms()*m.squared, m.plan.norms()*m.plan.GramMu,
 						m.params.Adjacency, m.params.Bits())
 				}
 				return m.logged.Close(n)
@@ -477,8 +476,8 @@ func TestNewtonMutants(t *testing.T) {
 				if m.phase == descent && m.done == 0 && m.squared < 1 {
 					// A sum for rows of norm 1, with the noise for shorter ones.
 					sd := m.gram.SD
-					m.gram,
-						_ = newton.NewGram(len(m.w), 1, m.plan.GramMu/m.squared, m.params.Adjacency, m.params.Bits())
+					m.gram, _ = newton.NewGram(len(m.w), 1, m.plan.GramMu/m.squared, m.params.Adjacency,
+						m.params.Bits())
 					m.gram.SD = sd
 				}
 				return m.logged.Close(n)

@@ -128,8 +128,8 @@ func resolveNewton(cfg *Config, p dp.Params) (*NewtonPlan, matfact.Factorization
 	}
 
 	gradient := mu * math.Sqrt(gradientShare)
-	plan.Lattice, plan.One, plan.Sensitivity, plan.GradientNoise,
-		err = gradientNoise(cfg, p, factor, load.norm, gradient)
+	plan.Lattice, plan.One, plan.Sensitivity, plan.GradientNoise, err = gradientNoise(cfg, p, factor,
+		load.norm, gradient)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -208,8 +208,7 @@ func caseTrackedError(t *testing.T, c cases.Case) {
 	for trial := range in.Trials {
 		l := newLinear(uint64(1000*in.P+trial), in.P, in.Sigma)
 		sample := l.sample(in.N)
-		path,
-			err := GradientDescent(sample,
+		path, err := GradientDescent(sample,
 			Descent{Steps: in.T, Rate: in.Eta, Zeta: in.Zeta0, Quantile: in.Q, Fraction: in.Frac, Kappa: in.Kappa},
 			dp.Params{Mu: math.Sqrt(2 * in.Rho), Adjacency: adjacencyOf(t, in.Adjacency)}, dptest.Seeded(uint64(trial)))
 		if err != nil {

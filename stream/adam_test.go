@@ -475,8 +475,7 @@ func TestRefusedClasses(t *testing.T) {
 		[]byte(`{"a":1,"b":1,"paid":0}`))
 	x := r.Start()
 	x.Published(2)
-	if _,
-		body := x.Get("/metrics"); !strings.Contains(body,
+	if _, body := x.Get("/metrics"); !strings.Contains(body,
 		`rejected_total{partition="0",reason="no-class",stream="orders"} 2`) {
 		t.Error("metrics lack the refused examples")
 	}

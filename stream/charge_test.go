@@ -48,8 +48,7 @@ func TestChargedOffsets(t *testing.T) {
 		{adapt("9007199254740992"), 0, all},
 		{adapt("18014398509481984"), 0, all}, // 2⁶⁴
 	} {
-		cfg,
-			err := config.Parse("m.toml",
+		cfg, err := config.Parse("m.toml",
 			[]byte("[kafka]\nbrokers = [\"127.0.0.1:1\"]\n[state]\ndir = \"/s\"\nkey_file = \"/k\"\n"+c.toml))
 		fixtures.Must(t, err)
 		s := cfg.Streams[0]

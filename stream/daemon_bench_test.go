@@ -52,8 +52,7 @@ func benchDaemon(b *testing.B, addrs []string, topic string) {
 		x.End()
 
 		begun, busy = time.Now(), fixtures.ProcessorTime(b)
-		reader,
-			err := r.Client.NewReader(kafka.ReaderOptions{Topic: topic, PartitionMaxBytes: 1 << 20},
+		reader, err := r.Client.NewReader(kafka.ReaderOptions{Topic: topic, PartitionMaxBytes: 1 << 20},
 			kafka.Position{LeaderEpoch: -1})
 		if err != nil {
 			b.Fatal(err)

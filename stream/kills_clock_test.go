@@ -102,8 +102,7 @@ func killClock(t *testing.T, round uint64, n int) {
 	} {
 		out := r.OutputOf(topic)
 		total += len(out)
-		all,
-			err := recovery.Verify(ctx,
+		all, err := recovery.Verify(ctx,
 			recovery.Audit{Config: cfg, Key: connect.InsecureKey(r.Seed),
 				Log: slog.New(slog.NewTextHandler(r.Log, nil))}, task)
 		fixtures.Must(t, err)

@@ -113,8 +113,7 @@ func killMerged(t *testing.T, toml string, round uint64, n int) {
 	fixtures.Must(t, err)
 	ctx, cancel := context.WithTimeout(context.Background(), fixtures.Patience+time.Duration(n)*time.Second)
 	defer cancel()
-	all,
-		err := recovery.Verify(ctx,
+	all, err := recovery.Verify(ctx,
 		recovery.Audit{Config: cfg, Key: connect.InsecureKey(r.Seed), Log: slog.New(slog.NewTextHandler(r.Log, nil))},
 		fixtures.MergedTask)
 	fixtures.Must(t, err)

@@ -92,8 +92,7 @@ func TestUsersKillCopies(t *testing.T) {
 	for mode, m := range fixtures.PersonModes {
 		t.Run(m.Name, func(t *testing.T) {
 			t.Parallel()
-			if _,
-				duplicates := killTwo(t, streamtest.PersonRig(t, mode, 20), 42+uint64(mode),
+			if _, duplicates := killTwo(t, streamtest.PersonRig(t, mode, 20), 42+uint64(mode),
 				killsOf(8, 15)); duplicates == 0 {
 				t.Error("the copies did not run at the same time")
 			}

@@ -130,8 +130,7 @@ func manyTasks(t *testing.T, n, seconds int) (f figures) {
 	time.Sleep(3 * time.Second)
 	f.idle = float64(cpuTime(t, x.p.Cmd.Process.Pid)-before) / float64(time.Since(begun))
 
-	producer,
-		err := kgo.NewClient(kgo.SeedBrokers(b.Addr), kgo.RecordPartitioner(kgo.ManualPartitioner()),
+	producer, err := kgo.NewClient(kgo.SeedBrokers(b.Addr), kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.ProducerBatchCompression(kgo.NoCompression()), kgo.ProducerLinger(5*time.Millisecond))
 	if err != nil {
 		t.Fatal(err)

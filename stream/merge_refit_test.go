@@ -70,8 +70,7 @@ func TestMergeRefit(t *testing.T) {
 			}
 			fixtures.Conforms(t, third.Value)
 			o := r.Options()
-			all,
-				err := recovery.Verify(t.Context(), recovery.Audit{Config: o.Config, Key: o.Key, Log: o.Log},
+			all, err := recovery.Verify(t.Context(), recovery.Audit{Config: o.Config, Key: o.Key, Log: o.Log},
 				fixtures.MergedTask)
 			if err != nil || len(all) != 1 || all[0].Releases != 3 || all[0].Difference+all[0].Unverifiable != "" {
 				t.Errorf("verify: %+v, %v", all, err)

@@ -77,8 +77,7 @@ func TestMerge(t *testing.T) {
 		}
 	}
 	o := r.Options()
-	all,
-		err := recovery.Verify(t.Context(), recovery.Audit{Config: o.Config, Key: o.Key, Log: o.Log},
+	all, err := recovery.Verify(t.Context(), recovery.Audit{Config: o.Config, Key: o.Key, Log: o.Log},
 		fixtures.MergedTask)
 	if err != nil || len(all) != 1 || all[0].Releases != 4 || all[0].Difference != "" || all[0].Unverifiable != "" {
 		t.Errorf("verify: %+v, %v", all, err)
@@ -302,8 +301,7 @@ func TestMergeRecovery(t *testing.T) {
 	x.Published(7)
 	x.End()
 	o := old.Options()
-	all,
-		err := recovery.Verify(t.Context(), recovery.Audit{Config: o.Config, Key: o.Key, Log: o.Log},
+	all, err := recovery.Verify(t.Context(), recovery.Audit{Config: o.Config, Key: o.Key, Log: o.Log},
 		fixtures.MergedTask)
 	if err != nil || all[0].Releases != 7 || all[0].Difference != "" {
 		t.Errorf("verify: %+v, %v", all, err)

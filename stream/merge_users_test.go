@@ -27,8 +27,7 @@ func homed(toml, step, user string) string {
 // usersOfMerged returns the names of the files of persons of a merged task's epoch, for a partition.
 func usersOfMerged(r *streamtest.Rig, epoch uint64, partition int) []string {
 	r.T.Helper()
-	names,
-		err := filepath.Glob(
+	names, err := filepath.Glob(
 		filepath.Join(r.Dir, "state", "tasks", "orders-merged", fmt.Sprintf("users-%d.p%d.*", epoch, partition)))
 	fixtures.Must(r.T, err)
 	return names
@@ -93,8 +92,7 @@ func TestMergedUsers(t *testing.T) {
 			verify := func(releases int) {
 				t.Helper()
 				o := r.Options()
-				all,
-					err := recovery.Verify(t.Context(), recovery.Audit{Config: o.Config, Key: o.Key, Log: o.Log},
+				all, err := recovery.Verify(t.Context(), recovery.Audit{Config: o.Config, Key: o.Key, Log: o.Log},
 					fixtures.MergedTask)
 				if err != nil || len(all) != 1 || all[0].Releases != releases ||
 					all[0].Difference+all[0].Unverifiable != "" {

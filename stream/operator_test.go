@@ -125,8 +125,7 @@ func TestHaltedLag(t *testing.T) {
 	r.Produce(1050, 100)
 	x.Until("the lag has grown",
 		func(s monitor.TaskStatus) bool { return s.State == monitor.StateHalted && s.LogEnd == 1150 })
-	if _,
-		body := x.Get("/-/ready"); !strings.Contains(body,
+	if _, body := x.Get("/-/ready"); !strings.Contains(body,
 		"task orders-0 is halted (state): checkpoint damaged: run streamdp recover") {
 		t.Errorf("ready says %q", body)
 	}
@@ -147,8 +146,7 @@ func TestAddedPartitions(t *testing.T) {
 	x.Until("warned", func(monitor.TaskStatus) bool {
 		return strings.Contains(r.Log.String(), "more partitions than when the epoch began")
 	})
-	if _,
-		body := x.Get("/metrics"); !strings.Contains(body,
+	if _, body := x.Get("/metrics"); !strings.Contains(body,
 		`streamdp_unread_partitions{partition="0",stream="orders"} 2`) {
 		t.Error("no metric")
 	}
@@ -284,8 +282,7 @@ func TestMistypedColumn(t *testing.T) {
 			if c.few != (code == 503) || c.few != strings.Contains(body, "at most a tenth of its records count") {
 				t.Errorf("ready is %d %s", code, body)
 			}
-			if _,
-				body := x.Get("/metrics"); c.few != strings.Contains(body,
+			if _, body := x.Get("/metrics"); c.few != strings.Contains(body,
 				`streamdp_few_valid{partition="0",stream="orders"} 1`) {
 				t.Error("the metric few_valid is wrong")
 			}

@@ -156,8 +156,7 @@ func TestPattern(t *testing.T) {
 		_, body := x.Get("/metrics")
 		return strings.Contains(body, `streamdp_pattern_topics{pattern="orders",state="taken"} 3`)
 	})
-	if _,
-		body := x.Get("/metrics"); !strings.Contains(body,
+	if _, body := x.Get("/metrics"); !strings.Contains(body,
 		`streamdp_steps_total{partition="0",stream="orders.sales-c"} 1`) {
 		t.Errorf("metrics: %s", body)
 	}
@@ -168,8 +167,7 @@ func TestPattern(t *testing.T) {
 	if _, body := x.Get("/api/v1/streams"); !strings.Contains(body, `"orders.sales-a","orders.sales-c","`+capital) {
 		t.Errorf("streams: %s", body)
 	}
-	if _,
-		body := x.Get("/api/v1/status"); !strings.Contains(body,
+	if _, body := x.Get("/api/v1/status"); !strings.Contains(body,
 		`"patterns":[{"pattern":"orders","topics":"sales-.*","max_topics":100,"taken":3,"beyond":0,"refused":0}]`) {
 		t.Errorf("status: %s", body)
 	}
@@ -282,8 +280,7 @@ func TestPatternBound(t *testing.T) {
 	if p := missing(); p.Taken != 2 || p.Beyond != 1 || len(p.Missing) != 1 || p.Missing[0].Topic != "sales-a" {
 		t.Errorf("%+v", p)
 	}
-	if _,
-		body := x.Get("/metrics"); !strings.Contains(body,
+	if _, body := x.Get("/metrics"); !strings.Contains(body,
 		`streamdp_pattern_topics{pattern="orders",state="beyond"} 1`) {
 		t.Error("no metric")
 	}
@@ -407,8 +404,7 @@ func TestPatternReadsNoOutput(t *testing.T) {
 			"[stream.orders]\ndead_letter = { mode = \"reference\", topic = \"*.dead\" }\n"), "a", "a.dead",
 		"_x", "__y")
 	r.Topic = "control"
-	if _,
-		err := r.Client.Produce(t.Context(), "a", 0,
+	if _, err := r.Client.Produce(t.Context(), "a", 0,
 		[]kafka.Message{{Value: []byte("no JSON"), Time: time.UnixMilli(1)}}); err != nil {
 		t.Fatal(err)
 	}

@@ -108,8 +108,7 @@ refit = { target = "weight", clip_x = 1.5, clip_y = 2.0 }
 	for task, topic := range outputs {
 		s.Out = topic
 		out := s.Output()
-		all,
-			err := recovery.Verify(t.Context(),
+		all, err := recovery.Verify(t.Context(),
 			recovery.Audit{Config: cfg, Key: connect.InsecureKey(7),
 				Log: slog.New(slog.NewTextHandler(t.Output(), nil))}, task)
 		fixtures.Must(t, err)

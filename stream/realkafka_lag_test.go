@@ -42,8 +42,7 @@ func TestRealKafkaLag(t *testing.T) {
 		var out []byte
 		for late := time.Now().Add(time.Minute); time.Now().Before(late); {
 			var err error
-			out,
-				err = exec.Command("java", "-cp", filepath.Join(jars, "*"),
+			out, err = exec.Command("java", "-cp", filepath.Join(jars, "*"),
 				"org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
 				"--bootstrap-server", b.Addrs[0], "--describe", "--group", group).CombinedOutput()
 			if err != nil {

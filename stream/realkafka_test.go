@@ -236,8 +236,7 @@ func TestRealKafkaLogHalts(t *testing.T) { logHalts(t, kafkatest.NewReal(t).Addr
 func TestRealKafkaCommand(t *testing.T) {
 	addrs := kafkatest.NewReal(t).Addrs
 	bin := filepath.Join(t.TempDir(), "streamdp")
-	if out,
-		err := exec.Command("go", "build", "-o", bin,
+	if out, err := exec.Command("go", "build", "-o", bin,
 		"github.com/streamdp/streamdp/cmd/streamdp").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

@@ -106,8 +106,7 @@ func TestRealKafkaUsers(t *testing.T) {
 	cfg, err := config.Parse("test.toml", []byte(s.File()))
 	fixtures.Must(t, err)
 	seed, log := uint64(7), slog.New(slog.NewTextHandler(t.Output(), nil))
-	off,
-		err := stream.New(
+	off, err := stream.New(
 		stream.Options{Config: cfg, Key: connect.InsecureKey(seed), InsecureSeed: &seed, Version: "test", Log: log})
 	fixtures.Must(t, err)
 	err = streamtest.Recover(t.Context(), off, core.Task{Stream: "orders", Partition: 1}, nil)
@@ -128,8 +127,8 @@ func TestRealKafkaUsers(t *testing.T) {
 		t.Errorf("%d releases of %v steps", len(got), ends)
 	}
 	for p, n := range ends {
-		found,
-			err := recovery.Verify(t.Context(), recovery.Audit{Config: cfg, Key: connect.InsecureKey(seed), Log: log},
+		found, err := recovery.Verify(t.Context(),
+			recovery.Audit{Config: cfg, Key: connect.InsecureKey(seed), Log: log},
 			core.Task{Stream: "orders", Partition: p})
 		fixtures.Must(t, err)
 		if len(found) != 1 || found[0].Difference+found[0].Unverifiable != "" || uint64(found[0].Releases) != n {

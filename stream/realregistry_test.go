@@ -159,8 +159,7 @@ func TestRealRegistry(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					if _,
-						err := client.RegisterSchema(t.Context(), topic+"-value",
+					if _, err := client.RegisterSchema(t.Context(), topic+"-value",
 						fixtures.AvroOrder("amount double", "items string"), -1, -1); err != nil {
 						t.Fatal(err)
 					}

@@ -24,8 +24,7 @@ func (d *Daemon) openShared() (err error) {
 		return fmt.Errorf("%w: %w", failure.ErrState, err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, ledger.FileName)); err == nil {
-		return fmt.Errorf(
-			"%w: %s holds the ledger of a daemon without [cluster]: give each instance its own directory",
+		return fmt.Errorf("%w: %s holds the ledger of a daemon without [cluster]: give each instance its own directory",
 			failure.ErrState, dir)
 	}
 	if d.lock, err = state.Lock(dir); err != nil {

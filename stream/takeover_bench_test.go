@@ -83,8 +83,7 @@ func (c *slowConn) send() {
 func BenchmarkTakeover(b *testing.B) {
 	const session, delay = 1500 * time.Millisecond, 40 * time.Millisecond
 	var late atomic.Int64
-	broker,
-		err := embedded.Start(
+	broker, err := embedded.Start(
 		embedded.Options{
 			Extra: []kfake.Opt{kfake.GroupMinSessionTimeout(100 * time.Millisecond),
 				kfake.ListenFn(func(network, address string) (net.Listener, error) {

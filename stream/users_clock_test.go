@@ -55,8 +55,7 @@ func TestClockUsers(t *testing.T) {
 			x.End()
 			r.OutputOf("orders.dp") // each release once
 			o := r.Options()
-			all,
-				err := recovery.Verify(t.Context(), recovery.Audit{Config: o.Config, Key: o.Key, Log: o.Log},
+			all, err := recovery.Verify(t.Context(), recovery.Audit{Config: o.Config, Key: o.Key, Log: o.Log},
 				fixtures.OrdersTask)
 			if err != nil || len(all) != 1 || all[0].Releases != len(steps) || all[0].Difference != "" ||
 				all[0].Unverifiable != "" {
@@ -95,8 +94,7 @@ func TestClockUsers(t *testing.T) {
 				x.End()
 			}
 			r.OutputOf("orders.dp") // each release once
-			all,
-				err = recovery.Verify(t.Context(), recovery.Audit{Config: o.Config, Key: o.Key, Log: o.Log},
+			all, err = recovery.Verify(t.Context(), recovery.Audit{Config: o.Config, Key: o.Key, Log: o.Log},
 				fixtures.OrdersTask)
 			if err != nil || all[0].Releases != len(steps)+1 || all[0].Difference+all[0].Unverifiable != "" {
 				t.Errorf("verify: %+v, %v", all, err)

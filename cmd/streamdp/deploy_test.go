@@ -200,8 +200,7 @@ func TestPrometheus(t *testing.T) {
 	}
 
 	// Another producer's record among the releases halts the task.
-	if _,
-		err := client.Produce(ctx, "orders.dp", 0,
+	if _, err := client.Produce(ctx, "orders.dp", 0,
 		[]kafka.Message{{Key: []byte("orders/0/1/99"), Value: []byte("{}"), Time: time.UnixMilli(1)}}); err != nil {
 		t.Fatal(err)
 	}

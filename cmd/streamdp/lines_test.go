@@ -218,8 +218,7 @@ func TestFilesInEveryForm(t *testing.T) {
 		}
 		return out.String(), errs.String()
 	}
-	out,
-		_ := piped(crlf, "fit", "--csv", "-", "--target", "2", "--epsilon", "2", "--delta", "1e-6",
+	out, _ := piped(crlf, "fit", "--csv", "-", "--target", "2", "--epsilon", "2", "--delta", "1e-6",
 		"--adjacency", "zero-out",
 		"--clip-x", "1", "--clip-y", "1", "--insecure-seed", "1", "--json")
 	var got fit.Result
@@ -229,8 +228,7 @@ func TestFilesInEveryForm(t *testing.T) {
 	if got.Seconds = 0; !reflect.DeepEqual(got, want) {
 		t.Errorf("fit of standard input gives %+v, want %+v", got, want)
 	}
-	if _,
-		errs := piped("1,2\n\n\"\n3,4", "replay", "-c", s.config, "--stream", "lines"); !strings.HasPrefix(errs,
+	if _, errs := piped("1,2\n\n\"\n3,4", "replay", "-c", s.config, "--stream", "lines"); !strings.HasPrefix(errs,
 		"4 records, 0 releases") {
 		t.Errorf("replay of standard input says %q", errs)
 	}

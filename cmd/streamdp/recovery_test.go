@@ -42,8 +42,7 @@ func TestRecoveryCommands(t *testing.T) {
 	want(t, exitFailure, "file exists", "epoch", "export", "orders", "-c", s.config, "--with-secret", "--to", whole)
 	want(t, exitUsage, "--with-secret needs --to", "epoch", "export", "orders", "-c", s.config, "--with-secret")
 	want(t, exitFailure, "or none with the given number", "epoch", "export", "orders", "-c", s.config, "--epoch", "7")
-	if x,
-		err := recovery.ParseExport(
+	if x, err := recovery.ParseExport(
 		[]byte(want(t, exitDone, "", "epoch", "export", "orders", "-c", s.config))); err != nil || x.Secret != nil {
 		t.Errorf("printed export: %v, secret %v", err, x)
 	}
@@ -88,8 +87,7 @@ func TestRecoveryCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if _,
-		err := c.Produce(t.Context(), "orders.dp", 0,
+	if _, err := c.Produce(t.Context(), "orders.dp", 0,
 		[]kafka.Message{{Key: []byte("orders/0/1/5"), Value: []byte("{}"), Time: time.UnixMilli(1)}}); err != nil {
 		t.Fatal(err)
 	}

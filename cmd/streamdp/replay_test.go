@@ -121,8 +121,7 @@ func TestReplayTruth(t *testing.T) {
 		config := write(t, "c.toml",
 			"[kafka]\nbrokers = [\"a:1\"]\n[state]\ndir = \"/s\"\nkey_file = \"/k\"\n[stream.x]\n"+
 				"input = { topic = \"a\", columns = [\"u\", \"v\"] }\n"+tables)
-		code, _,
-			errs := call(t,
+		code, _, errs := call(t,
 			append([]string{"replay", "-c", config, write(t, "rows.ndjson", rows), "--insecure-seed", "1"}, more...)...)
 		if code != exitDone {
 			t.Fatalf("exit code %d: %s", code, errs)

@@ -154,8 +154,7 @@ func TestCouplingAdaptive(t *testing.T) {
 			var errs error
 			for at := range base {
 				for _, x := range [][]float64{{1e3, 0}, {3, 0}, {3.01, -0.3}, {-5, 7}} {
-					distance,
-						err := s.Coupling(base.Replace(at, 1, x), base.Replace(at, 1, nil),
+					distance, err := s.Coupling(base.Replace(at, 1, x), base.Replace(at, 1, nil),
 						audit.NewKeys([32]byte{byte(at)}))
 					errs = errors.Join(errs, err)
 					top = max(top, distance/s.Mu)

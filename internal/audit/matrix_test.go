@@ -21,8 +21,7 @@ func TestWhiteners(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	blt,
-		err := matfact.New(matfact.Config{Kind: "blt", Horizon: 300},
+	blt, err := matfact.New(matfact.Config{Kind: "blt", Horizon: 300},
 		matfact.Workload{Kind: "exponential", Decay: 0.99})
 	if err != nil {
 		t.Fatal(err)

@@ -154,8 +154,7 @@ func TestWarmupSensitivity(t *testing.T) {
 						if mode {
 							at = source.IntN(len(base))
 						}
-						got,
-							w := audited(t, Config{Columns: d, Clip: true, Split: mode, Gains: Gains{0.01, 0.01, 1e4}},
+						got, w := audited(t, Config{Columns: d, Clip: true, Split: mode, Gains: Gains{0.01, 0.01, 1e4}},
 							mu, adjacency, base, at, x, y, k, nil)
 						if w.Failed() {
 							t.Fatal("the warm-up failed")
@@ -196,8 +195,7 @@ func worstOfOne(t testing.TB, adjacency dp.Adjacency, alter func(w *Warmup, s in
 				y = []float64{0x1p104}
 			}
 		}
-		got,
-			w := audited(t, Config{Columns: 1, Clip: true, Gains: Gains{0.01, 0.01, 1e4}}, 3, adjacency, base, 0, x,
+		got, w := audited(t, Config{Columns: 1, Clip: true, Gains: Gains{0.01, 0.01, 1e4}}, 3, adjacency, base, 0, x,
 			y, 5, alter)
 		if w.Failed() {
 			t.Fatal("the warm-up failed")
@@ -258,8 +256,8 @@ func TestMutantWarmups(t *testing.T) {
 					for j := range x {
 						x[j] = -0x1p104 + float64(k)
 					}
-					got,
-						w := audited(t, Config{Columns: m.d, Clip: true, Gains: Gains{0.01, 0.01, 1e4}}, 6, m.adjacency,
+					got, w := audited(t, Config{Columns: m.d, Clip: true, Gains: Gains{0.01, 0.01, 1e4}}, 6,
+						m.adjacency,
 						base, 0, x, nil, 5, m.alter)
 					if w.Failed() {
 						t.Fatal("the warm-up failed")

@@ -446,8 +446,8 @@ func TestNoNumbers(t *testing.T) {
 				}
 				without, counted := sum(0, 0, true)
 				check := func(feature, target float64) {
-					if total,
-						count := sum(feature, target, false); math.Abs(float64(total-without)) > math.Ldexp(1, bits) ||
+					if total, count := sum(feature, target,
+						false); math.Abs(float64(total-without)) > math.Ldexp(1, bits) ||
 						count-counted < 0 || count-counted > 1 {
 						t.Errorf("%s, %d bits, row %d is %g with target %g: sum %d and count %d, without it %d and %d",
 							name, bits, place, feature, target, total, count, without, counted)

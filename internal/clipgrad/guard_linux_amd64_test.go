@@ -14,8 +14,7 @@ func fenced(t *testing.T, n int, end bool) []float64 {
 	t.Helper()
 	page := os.Getpagesize()
 	size := (8*n + page - 1) / page * page
-	memory,
-		err := syscall.Mmap(-1, 0, size+2*page, syscall.PROT_READ|syscall.PROT_WRITE,
+	memory, err := syscall.Mmap(-1, 0, size+2*page, syscall.PROT_READ|syscall.PROT_WRITE,
 		syscall.MAP_ANON|syscall.MAP_PRIVATE)
 	if err != nil {
 		t.Fatal(err)

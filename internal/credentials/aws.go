@@ -81,8 +81,8 @@ func (a *AWS) Sign(ctx context.Context, address string) ([]byte, error) {
 		return nil, errors.New("AWS: the broker's address is not host:port")
 	}
 	nothing := sha256.Sum256(nil)
-	signed, _,
-		err := a.signer.PresignHTTP(ctx, keys, req, hex.EncodeToString(nothing[:]), "kafka-cluster", a.region, a.now())
+	signed, _, err := a.signer.PresignHTTP(ctx, keys, req, hex.EncodeToString(nothing[:]), "kafka-cluster",
+		a.region, a.now())
 	if err != nil {
 		return nil, errors.New("AWS: cannot sign the login request")
 	}

@@ -85,8 +85,8 @@ func (l *personLog) judge(ctx context.Context, client *kafka.Client, o *Options)
 			one.EpsilonPerson, one.EpsilonRecord, one.Value = last.Privacy.Epsilon, p.EpsilonRecord,
 				"mean_counted_original"
 			one.Share, one.ShareSE = last.Values["counted_share"].Data.At(0), last.Values["counted_share"].SE.At(0)
-		} else if eps,
-			err := (dp.Cost{Adjacency: r.Adjacency, Mu: last.Privacy.Mu}).GroupEpsilon(l.busiest, o.Delta); err == nil {
+		} else if eps, err := (dp.Cost{Adjacency: r.Adjacency, Mu: last.Privacy.Mu}).GroupEpsilon(l.busiest,
+			o.Delta); err == nil {
 			one.EpsilonPerson = eps
 		}
 		v := last.Values[one.Value]

@@ -103,8 +103,7 @@ func asPublished(d *data) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	path,
-		err := sgd.GradientDescent(s, sgd.Descent{Steps: 10, Rate: 0.25, Clip: 5 * math.Sqrt(float64(s.D))},
+	path, err := sgd.GradientDescent(s, sgd.Descent{Steps: 10, Rate: 0.25, Clip: 5 * math.Sqrt(float64(s.D))},
 		d.params, d.noise(1))
 	if err != nil {
 		return nil, err
@@ -127,8 +126,7 @@ func shuffled(d *data) (*Result, error) {
 	if d.curvature > 0 {
 		square = d.curvature * float64(s.D)
 	}
-	path,
-		err := sgd.ShuffledSGD(s,
+	path, err := sgd.ShuffledSGD(s,
 		sgd.ShuffledDescent{Clip: 0.1 * math.Sqrt(square) * d.clipY, Rate: 1 / (4 * square), Noise: sigma},
 		d.params.Adjacency, d.noise(1), nil)
 	if err != nil {

@@ -228,8 +228,7 @@ func TestAdmin(t *testing.T) {
 		t.Errorf("a group that is not allowed: %v", err)
 	}
 
-	few,
-		err := NewClient(
+	few, err := NewClient(
 		Options{Brokers: b.Addrs(), Topics: []string{"out", "later"}, metadataTTL: 100 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)

@@ -114,8 +114,8 @@ func theirs(set []byte) (all []decoded, err error, comparable bool) {
 	}()
 	size := binary.BigEndian.AppendUint32(nil, uint32(len(set)))
 	var rs protocol.RecordSet
-	if _,
-		err := rs.ReadFrom(bufio.NewReader(io.MultiReader(bytes.NewReader(size), bytes.NewReader(set)))); err != nil ||
+	if _, err := rs.ReadFrom(
+		bufio.NewReader(io.MultiReader(bytes.NewReader(size), bytes.NewReader(set)))); err != nil ||
 		rs.Records == nil {
 		return nil, err, true
 	}

@@ -42,8 +42,8 @@ func (o *oldRecords) open(raw []byte, max int) (err error) {
 	}()
 	size := binary.BigEndian.AppendUint32(nil, uint32(len(raw)))
 	var set protocol.RecordSet
-	if _,
-		err := set.ReadFrom(bufio.NewReader(io.MultiReader(bytes.NewReader(size), bytes.NewReader(raw)))); err != nil {
+	if _, err := set.ReadFrom(
+		bufio.NewReader(io.MultiReader(bytes.NewReader(size), bytes.NewReader(raw)))); err != nil {
 		return batch.ErrDamaged
 	}
 	o.reading, o.records, o.max = true, set.Records, max

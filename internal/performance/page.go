@@ -57,8 +57,7 @@ func page(kept *results) ([]byte, error) {
 		"capacity":  func() string { return capacity(kept) },
 		"footprint": func() string { return footprint(kept) },
 	})
-	if _,
-		err := t.Parse(
+	if _, err := t.Parse(
 		strings.Replace(pageText, "{{unmet}}", unmet(slices.Concat(endToEnd, people, kernels), kept), 1)); err != nil {
 		return nil, err
 	}

@@ -47,8 +47,7 @@ type candidate struct {
 func comparisonOf(m *moments.Config, stored *matfact.Stored, steps []uint64) (*comparison, error) {
 	w := matfact.Workload{Kind: m.Workload, Decay: m.Decay, Window: m.Window}
 	n := cmp.Or(m.Horizon, m.Tune, slices.Max(append(steps, 1)))
-	used,
-		err := matfact.New(
+	used, err := matfact.New(
 		matfact.Config{Kind: stored.Kind, Horizon: m.Horizon, Normalise: stored.Height > 0, Stored: stored}, w)
 	if err != nil {
 		return nil, err

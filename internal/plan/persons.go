@@ -69,8 +69,7 @@ func personsCost(s *config.Stream, stored *matfact.Stored) (*rulesNoise, error) 
 		return ruleNoise{Cap: rule.Count, Separation: rule.Separation, Norm: norm, Noise: noise,
 			OverRecords: noise / record, OverFloor: noise / float64(rule.Count*rule.PerStep)}, nil
 	}
-	used,
-		err := matfact.New(
+	used, err := matfact.New(
 		matfact.Config{Kind: stored.Kind, Horizon: m.Horizon, Normalise: stored.Height > 0, Stored: stored}, w)
 	if err != nil {
 		return nil, err

@@ -355,8 +355,7 @@ func TestJSONCost(t *testing.T) {
 		if name == "a repetition" {
 			search.left = 20*len("a{1000}|a") + 100
 		}
-		if _,
-			ok := search.below(jsonNode{}, map[string]any{"patternProperties": of},
+		if _, ok := search.below(jsonNode{}, map[string]any{"patternProperties": of},
 			column.Element{Name: "a", Index: -1}); ok || search.left >= 0 {
 			t.Errorf("%s: %v, with %d left", name, ok, search.left)
 		}

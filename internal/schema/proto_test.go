@@ -462,10 +462,10 @@ func TestJSONNames(t *testing.T) {
 			Type:  descriptorpb.FieldDescriptorProto_TYPE_INT32.Enum(),
 			Label: descriptorpb.FieldDescriptorProto_LABEL_OPTIONAL.Enum()}
 	}
-	data,
-		err := proto.Marshal(&descriptorpb.FileDescriptorProto{Name: proto.String("f"), Syntax: proto.String("proto3"),
-		MessageType: []*descriptorpb.DescriptorProto{
-			{Name: proto.String("M"), Field: []*descriptorpb.FieldDescriptorProto{field("a", 1), field("b", 2)}}}})
+	data, err := proto.Marshal(
+		&descriptorpb.FileDescriptorProto{Name: proto.String("f"), Syntax: proto.String("proto3"),
+			MessageType: []*descriptorpb.DescriptorProto{
+				{Name: proto.String("M"), Field: []*descriptorpb.FieldDescriptorProto{field("a", 1), field("b", 2)}}}})
 	if err != nil {
 		t.Fatal(err)
 	}

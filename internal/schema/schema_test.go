@@ -121,8 +121,7 @@ func TestKey(t *testing.T) {
 		{mustProto(t,
 			`syntax = "proto3"; import "google/protobuf/wrappers.proto"; message M { google.protobuf.Int64Value u = 1; }`), []byte("\x0a\x02\x08\x05"), "5"},
 	} {
-		if _, _, kinds,
-			_ := c.s.PlanWithKey(nil, path("u")); kinds.Key() != (c.want != "" ||
+		if _, _, kinds, _ := c.s.PlanWithKey(nil, path("u")); kinds.Key() != (c.want != "" ||
 			strings.Contains(kinds.String(), "string") || strings.Contains(kinds.String(), "enum") ||
 			kinds.Has(column.Absent)) {
 			t.Errorf("%x: of kind %v", c.value, kinds)
@@ -191,8 +190,7 @@ func TestHostile(t *testing.T) {
 	}
 
 	// A block of elements of 0 bytes may claim the largest count. It costs only one step.
-	plan,
-		_ := mustAvro(t,
+	plan, _ := mustAvro(t,
 		`{"type": "array", "items": {"type": "record", "name": "R", "fields": [{"name": "n", "type": "null"}]}}`).Plan(
 		[][]column.Element{{at(5)}, {at(5), name("n")}})
 	r := NewReader(plan)

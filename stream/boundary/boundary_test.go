@@ -74,8 +74,7 @@ func TestClockSteps(t *testing.T) {
 		}
 	}
 	o := r.Options()
-	all,
-		err := recovery.Verify(t.Context(), recovery.Audit{Config: o.Config, Key: o.Key, Log: o.Log},
+	all, err := recovery.Verify(t.Context(), recovery.Audit{Config: o.Config, Key: o.Key, Log: o.Log},
 		fixtures.OrdersTask)
 	if err != nil || len(all) != 1 || all[0].Releases != 5 || all[0].Difference != "" || all[0].Unverifiable != "" {
 		t.Errorf("verify: %+v, %v", all, err)
@@ -161,8 +160,7 @@ func TestClockTransactions(t *testing.T) {
 		}
 	}
 	o := r.Options()
-	all,
-		err := recovery.Verify(t.Context(), recovery.Audit{Config: o.Config, Key: o.Key, Log: o.Log},
+	all, err := recovery.Verify(t.Context(), recovery.Audit{Config: o.Config, Key: o.Key, Log: o.Log},
 		fixtures.OrdersTask)
 	if err != nil || all[0].Releases != 4 || all[0].Difference != "" {
 		t.Errorf("verify: %+v, %v", all, err)
@@ -242,8 +240,7 @@ func TestClockMerged(t *testing.T) {
 		}
 	}
 	o := r.Options()
-	all,
-		err := recovery.Verify(t.Context(), recovery.Audit{Config: o.Config, Key: o.Key, Log: o.Log},
+	all, err := recovery.Verify(t.Context(), recovery.Audit{Config: o.Config, Key: o.Key, Log: o.Log},
 		fixtures.MergedTask)
 	if err != nil || all[0].Releases != 4 || all[0].Difference != "" {
 		t.Errorf("verify: %+v, %v", all, err)

@@ -123,8 +123,7 @@ func TestClockStamps(t *testing.T) {
 	if !boundary.BrokersStamp(map[string]string{"message.timestamp.type": "LogAppendTime"}) {
 		t.Error("timestamps that brokers set are not noticed")
 	}
-	client,
-		err := kgo.NewClient(kgo.SeedBrokers(r.Addr),
+	client, err := kgo.NewClient(kgo.SeedBrokers(r.Addr),
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{"bounds": {0: kgo.NewOffset().At(0)}}))
 	fixtures.Must(t, err)
 	defer client.Close()

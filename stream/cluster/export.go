@@ -69,8 +69,7 @@ func Export(ctx context.Context, c *config.Config, master *[32]byte, dir string,
 		return nil, fmt.Errorf("%w: %w", failure.ErrState, err)
 	}
 	id := keys.NewNonce()
-	text, l,
-		err := oneLedger(ledgers, master,
+	text, l, err := oneLedger(ledgers, master,
 		ledger.EntryMove{ID: hex.EncodeToString(id[:]), Group: c.Cluster.Group, Cluster: g.Genesis.Cluster, Copy: true})
 	if err != nil {
 		return nil, err

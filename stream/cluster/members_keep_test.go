@@ -207,8 +207,7 @@ func lonely(t *testing.T,
 		for shard := range 3 {
 			genesis := (*s.Genesis())
 			genesis.Shard = shard
-			if _,
-				err := shardlog.Create(t.Context(), g.Log(shard),
+			if _, err := shardlog.Create(t.Context(), g.Log(shard),
 				shardlog.Options{Genesis: genesis, Master: s.Process().Key, Instance: "init"}); err != nil {
 				t.Fatal(err)
 			}

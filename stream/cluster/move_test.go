@@ -335,8 +335,7 @@ func TestMovedLine(t *testing.T) {
 		}
 		data, err := l.Disk.ReadFile(l.Path)
 		fixtures.Must(t, err)
-		if _,
-			err := ledger.Parse(append(text, data...), ledger.NewKey(connect.InsecureKey(1))); !errors.Is(err,
+		if _, err := ledger.Parse(append(text, data...), ledger.NewKey(connect.InsecureKey(1))); !errors.Is(err,
 			ledger.ErrLedger) {
 			t.Errorf("%v: %v", lines, err)
 		}
@@ -370,8 +369,7 @@ func TestExport(t *testing.T) {
 			t.Errorf("%+v", books.Epochs())
 		}
 		for p := range partitions {
-			all,
-				err := recovery.Verify(t.Context(), recovery.Audit{Config: f.Options().Config, Key: o.Key, Log: o.Log},
+			all, err := recovery.Verify(t.Context(), recovery.Audit{Config: f.Options().Config, Key: o.Key, Log: o.Log},
 				core.Task{Stream: "orders", Partition: p})
 			fixtures.Must(t, err)
 			if len(all) != 1 ||
@@ -421,8 +419,7 @@ func TestOneLedger(t *testing.T) {
 		}
 		return l
 	}
-	_, l,
-		err := cluster.OneLedger([]*ledger.Ledger{of(0, 5, 6, 2, 9), of(1, 1, 6, 7)}, key,
+	_, l, err := cluster.OneLedger([]*ledger.Ledger{of(0, 5, 6, 2, 9), of(1, 1, 6, 7)}, key,
 		ledger.EntryMove{ID: strings.Repeat("0", 32), Group: "g", Cluster: "c", Copy: true})
 	fixtures.Must(t, err)
 	var got []string

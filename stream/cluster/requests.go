@@ -280,9 +280,8 @@ func (s *requestServer) caughtUp(ctx context.Context) error {
 	s.live = true
 	for id := range s.taken {
 		s.answer(ctx, id,
-			errors.New(
-				"the instance that accepted the request stopped, or lost the shard: streamdp epoch list shows "+
-					"whether the request was carried out"))
+			errors.New("the instance that accepted the request stopped, or lost the shard: streamdp epoch list shows "+
+				"whether the request was carried out"))
 	}
 	for id := range s.open {
 		if err := s.take(ctx, id); err != nil {

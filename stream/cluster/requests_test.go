@@ -128,8 +128,7 @@ func TestRequests(t *testing.T) {
 	moved := cluster.NewRequestTopic(r.Client, r.cfg, connect.InsecureKey(r.Seed), 1)
 	key, value := []byte(cluster.RequestPrefix+"moved/"+cluster.PartAsked),
 		fmt.Appendf(nil, `{"kind":"close","expires":%q}`, soon.Format(time.RFC3339))
-	if _,
-		err := r.Client.Produce(t.Context(), "g.control", 0,
+	if _, err := r.Client.Produce(t.Context(), "g.control", 0,
 		[]kafka.Message{{Key: key, Value: value, Time: time.UnixMilli(1), Headers: moved.Headers(key, value)}}); err !=
 		nil {
 		t.Fatal(err)

@@ -92,8 +92,7 @@ func TestGoldenRelease(t *testing.T) {
 	e, err := newEncoder(goldenStream(t), goldenManifest(t), goldenMechanism())
 	must(t, err)
 	for _, x := range []float64{math.NaN(), math.Inf(1)} {
-		if _,
-			err := e.encode(
+		if _, err := e.encode(
 			&dp.Release{Step: 1, Values: []dp.Value{{Name: "mean", Shape: []int{1}, Data: []float64{x}}}}, 0, 1,
 			nil); err == nil {
 			t.Errorf("%g is encoded", x)

@@ -47,8 +47,7 @@ func (k *Keeper) incarnation(ctx context.Context, src core.Source, topicID strin
 	case lastKey != "" && lastKey != credentials.KeyID(k.D.Key) && last.AnchorOffset < log.End:
 		// The anchor's MAC was made with a former master key, so it cannot be checked.
 	default:
-		if found,
-			err = w.look(ctx, last.AnchorOffset,
+		if found, err = w.look(ctx, last.AnchorOffset,
 			func(h [32]byte) bool { return k.AnchorMAC(h) == last.Anchor }); err != nil {
 			return 0, nil, err
 		}

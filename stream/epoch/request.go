@@ -114,8 +114,7 @@ func (k *Keeper) partitionsNow(ctx context.Context) (int, error) {
 	if k.S.User == nil {
 		return 0, nil
 	}
-	ctx,
-		cancel := context.WithTimeoutCause(ctx, MeasureTime,
+	ctx, cancel := context.WithTimeoutCause(ctx, MeasureTime,
 		errors.New("cannot find out how many partitions the input has: the cluster does not answer; try again later"))
 	defer cancel()
 	t, err := k.D.Client.Topic(ctx, k.S.Input.Topic)
@@ -143,8 +142,7 @@ func (k *Keeper) added(ctx context.Context, req OpenRequest, opened *ledger.Entr
 	if k.Task.Partition != core.Merged {
 		return []int{k.Task.Partition}, nil, nil
 	}
-	ctx,
-		cancel := context.WithTimeoutCause(ctx, MeasureTime,
+	ctx, cancel := context.WithTimeoutCause(ctx, MeasureTime,
 		errors.New(
 			"cannot find out which partitions the next epoch would read: the cluster does not answer; try again later"))
 	defer cancel()

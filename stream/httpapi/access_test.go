@@ -90,8 +90,7 @@ func TestBasicAuth(t *testing.T) {
 			}
 		}
 	}
-	if res,
-		body := ask("/api/v1/status",
+	if res, body := ask("/api/v1/status",
 		func(req *http.Request) { req.SetBasicAuth("reader", "secret") }); res.StatusCode != 200 ||
 		!strings.Contains(body, "orders") {
 		t.Errorf("with the password: %s %s", res.Status, body)

@@ -52,8 +52,7 @@ func readMerged(b *testing.B, toml string, list []kafka.Record, partitions, reco
 	if partitions > 1 {
 		toml = fixtures.With(toml, "step = 1000", "step = 1000\nmerge = true")
 	}
-	cfg,
-		err := config.Parse("m.toml",
+	cfg, err := config.Parse("m.toml",
 		[]byte("[kafka]\nbrokers = [\"127.0.0.1:1\"]\n[state]\ndir = \"/s\"\nkey_file = \"/k\"\n"+toml))
 	fixtures.Must(b, err)
 	m := &core.Manifest{Stream: "m", Epoch: 1, Source: core.Source{Partition: core.Merged}, Version: "test"}

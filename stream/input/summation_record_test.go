@@ -139,13 +139,11 @@ func TestPartPieces(t *testing.T) {
 	if !bytes.Equal(whole, content) {
 		t.Error("the joined pieces differ from the sum")
 	}
-	if one,
-		err := sealer.pieces(partHeader{Kind: partSum, Step: 1},
+	if one, err := sealer.pieces(partHeader{Kind: partSum, Step: 1},
 		append(partRoom(0), content[:partPiece]...)); err != nil || len(one) != 1 {
 		t.Errorf("%d pieces, %v", len(one), err)
 	}
-	if _,
-		err := sealer.pieces(partHeader{Kind: partSum, Step: 1},
+	if _, err := sealer.pieces(partHeader{Kind: partSum, Step: 1},
 		append(partRoom(0), make([]byte, maxPartPieces*partPiece+1)...)); err == nil {
 		t.Error("a sum of 460 MB is written")
 	}

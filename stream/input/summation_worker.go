@@ -258,8 +258,7 @@ func (w *worker) put(ctx context.Context, leaf *workerPartition, s StepSum) erro
 		return err
 	}
 	leaf.Free <- s.sum // never blocks: it has room for all sums
-	records,
-		err := w.seal.pieces(partHeader{Kind: partSum, Job: w.nonce, Partition: uint32(leaf.index), Step: s.Step},
+	records, err := w.seal.pieces(partHeader{Kind: partSum, Job: w.nonce, Partition: uint32(leaf.index), Step: s.Step},
 		content)
 	if err != nil {
 		return err

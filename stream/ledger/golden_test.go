@@ -133,16 +133,14 @@ func TestLedgerStories(t *testing.T) {
 	}
 	l := ledger.Unsealed(simdisk.NewSimDisk("/s"), time.Now)
 	for _, at := range []int64{-2, 0, 5} {
-		if _,
-			err := l.Open(
+		if _, err := l.Open(
 			open(1,
 				func(e *ledger.Entry) { e.First, e.End, e.LimitEpsilon, e.LimitDelta = 5, at, 1, 1e-8 })); err == nil ||
 			len(l.Entries) > 0 {
 			t.Errorf("an epoch from offset 5 to %d is opened", at)
 		}
 	}
-	if _,
-		err := ledger.Parse(
+	if _, err := ledger.Parse(
 		chain(
 			[]ledger.Entry{open(1), end(ledger.KindClose, 1, 10), end(ledger.KindDestroyed, 1, 0), open(3),
 				end(ledger.KindVoid, 3, 0), open(4)}), nil); err != nil {

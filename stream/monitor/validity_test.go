@@ -80,8 +80,7 @@ func TestCensus(t *testing.T) {
 			t.Errorf("counted_share %g ± %g", f.v, f.se)
 		}
 	}
-	if s,
-		_ := core.SharesOf(
+	if s, _ := core.SharesOf(
 		[]byte(
 			`{"schema":"streamdp.release.v1","values":{"counted_share":{"shape":[1],"data":[0.5],"se":0.25}}}`)); s.Counted == nil || *s.Counted != (core.Count{Value: 0.5, SE: 0.25}) {
 		t.Errorf("parsed %+v", s)
@@ -94,8 +93,7 @@ func TestCensus(t *testing.T) {
 			t.Errorf("%s has a valid_count", value)
 		}
 	}
-	if s,
-		ok := core.SharesOf(
+	if s, ok := core.SharesOf(
 		fmt.Append(nil,
 			`{"schema":"streamdp.release.v1","rows":3,"values":{"full_share":{"shape":[1],"data":[0.5],"se":0.25}}}`)); !ok || s.Rows != 3 || *s.Full != (core.Count{Value: 0.5, SE: 0.25}) {
 		t.Errorf("parsed %+v", s)

@@ -134,8 +134,7 @@ func (t *Partition) read(h *backlog) error {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		h.end = rec.Offset + 1
-		task, r,
-			ok := releasedIn(rec,
+		task, r, ok := releasedIn(rec,
 			func(task core.Task) bool { return h.of[task] != nil && h.of[task].from <= rec.Offset })
 		if !ok {
 			return nil

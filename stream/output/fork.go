@@ -253,8 +253,8 @@ func (g *ForkGuard) compare(ctx context.Context, topic string, partition int, fr
 	c.from = from
 	next, whole, err := from, false, error(nil)
 	if topic == g.At.Topic && partition == g.At.Partition {
-		next, whole,
-			err = g.Partition.readBacklog(ctx, g.Task, from, c.add, func(err error) { g.Failing("output", err) })
+		next, whole, err = g.Partition.readBacklog(ctx, g.Task, from, c.add,
+			func(err error) { g.Failing("output", err) })
 	}
 	if whole || err != nil {
 		g.Recovered("output")

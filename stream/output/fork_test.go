@@ -206,8 +206,7 @@ func TestComparing(t *testing.T) {
 		!strings.Contains(body, "task orders-0 is comparing") {
 		t.Errorf("ready: %d %s", code, body)
 	}
-	if _,
-		body := x.Get("/metrics"); !strings.Contains(body,
+	if _, body := x.Get("/metrics"); !strings.Contains(body,
 		`streamdp_task_state{partition="0",state="comparing",stream="orders"} 1`) {
 		t.Error("no metric says that it is comparing")
 	}

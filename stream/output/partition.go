@@ -444,8 +444,7 @@ func (t *Partition) look() error {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		t.next = rec.Offset + 1
-		task, r,
-			ok := releasedIn(rec,
+		task, r, ok := releasedIn(rec,
 			func(task core.Task) bool { return t.tasks[task] != nil && t.tasks[task].From != state.UnknownOutput })
 		if ok {
 			t.tasks[task].list = append(t.tasks[task].list, r)

@@ -103,8 +103,8 @@ func TestTail(t *testing.T) {
 		task := core.Task{Stream: "s", Partition: i}
 		readers = append(readers, &reader{task: task, tail: tails.Join(config.Output{Topic: "out"}, task)})
 	}
-	if _, _,
-		ok := tails.Join(config.Output{Topic: "other"}, readers[0].task).Since(t.Context(), readers[0].task, 0); ok {
+	if _, _, ok := tails.Join(config.Output{Topic: "other"}, readers[0].task).Since(t.Context(),
+		readers[0].task, 0); ok {
 		t.Error("a task alone in the partition is served")
 	}
 	own := func(from int64, task core.Task) (list []output.Released, end int64) {
@@ -318,8 +318,7 @@ func TestTailSends(t *testing.T) {
 	(*x.Mu()).Unlock()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _,
-		err := x.Send(ctx, task(1), math.MaxInt64, []kafka.Message{message(1, 9, 1)}); !errors.Is(err,
+	if _, err := x.Send(ctx, task(1), math.MaxInt64, []kafka.Message{message(1, 9, 1)}); !errors.Is(err,
 		context.Canceled) {
 		t.Errorf("stopped waiting: %v", err)
 	}

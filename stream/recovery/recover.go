@@ -178,8 +178,7 @@ func (w *rewind) start(ctx context.Context, opened *ledger.Entry, m *core.Manife
 // last step.
 func (r Restorer) repeat(ctx context.Context, l *epoch.OpenEpoch, cp, last *state.Checkpoint) (missing []state.Message,
 	err error) {
-	again,
-		err := newRecomputation(r.Retrier, r.D.Client, r.D.Schemas, r.S, l.M, l.Core, l.Cp, l.Bounds.Written(),
+	again, err := newRecomputation(r.Retrier, r.D.Client, r.D.Schemas, r.S, l.M, l.Core, l.Cp, l.Bounds.Written(),
 		r.D.FetchBytes)
 	if err != nil {
 		return nil, err

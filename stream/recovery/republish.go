@@ -188,8 +188,8 @@ func (r Restorer) fromLog(ctx context.Context, opened *ledger.Entry, cp *state.C
 	if err := r.ReadSchemas(ctx, false); err != nil {
 		return err
 	}
-	again,
-		err := newRecomputation(r.Retrier, r.D.Client, r.D.Schemas, r.S, m, c, begun, bounds.Written(), r.D.FetchBytes)
+	again, err := newRecomputation(r.Retrier, r.D.Client, r.D.Schemas, r.S, m, c, begun, bounds.Written(),
+		r.D.FetchBytes)
 	if err != nil {
 		return err
 	}

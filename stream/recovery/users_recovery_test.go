@@ -184,8 +184,7 @@ func TestUsersRepetitionForgets(t *testing.T) {
 	c, err := a.CoreOf(o.Config.Streams[0], m, all[0], keys)
 	fixtures.Must(t, err)
 	defer c.Destroy()
-	again,
-		err := recovery.NewRecomputation(failure.NewRetrier(o.Log, nil, func() {}), r.Client, new(connect.Schemas),
+	again, err := recovery.NewRecomputation(failure.NewRetrier(o.Log, nil, func() {}), r.Client, new(connect.Schemas),
 		o.Config.Streams[0], m, c, state.Beginning(m), nil, 1<<20)
 	fixtures.Must(t, err)
 	for range 5 {

@@ -126,8 +126,7 @@ func TestEncryptedRecovery(t *testing.T) {
 	if all, err := r.Verify(); err != nil || !strings.Contains(all[0].Unverifiable, "key") {
 		t.Errorf("another key: %+v %v", all, err)
 	}
-	if _,
-		err := recovery.ExportEpoch(r.Options().Config, connect.InsecureKey(r.Seed), fixtures.OrdersTask, 0,
+	if _, err := recovery.ExportEpoch(r.Options().Config, connect.InsecureKey(r.Seed), fixtures.OrdersTask, 0,
 		true); err == nil || !strings.Contains(err.Error(), "another key") {
 		t.Errorf("export with another key: %v", err)
 	}

@@ -48,8 +48,7 @@ type machine struct {
 
 func newMachine(t testing.TB, toml string, key byte) *machine {
 	t.Helper()
-	cfg,
-		err := config.Parse("m.toml",
+	cfg, err := config.Parse("m.toml",
 		[]byte("[kafka]\nbrokers = [\"127.0.0.1:1\"]\n[state]\ndir = \"/s\"\nkey_file = \"/k\"\n"+toml))
 	if err != nil {
 		t.Fatal(err)
@@ -312,8 +311,8 @@ func TestCoreSplits(t *testing.T) {
 			got := newMachine(t, toml, 1)
 			largest := max(least, []int{1, 3, 20, 150, 900}[rng.IntN(5)])
 			var err error
-			if got.decoder,
-				err = codec.NewDecoder(core.FormatOf(got.r.S), 1+rng.IntN(runtime.GOMAXPROCS(0))); err != nil {
+			if got.decoder, err = codec.NewDecoder(core.FormatOf(got.r.S),
+				1+rng.IntN(runtime.GOMAXPROCS(0))); err != nil {
 				t.Fatal(err)
 			}
 			for got.next() < n && !got.p.exhausted {

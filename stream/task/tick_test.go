@@ -375,8 +375,8 @@ func TestClosesBesideTicks(t *testing.T) {
 			}
 			// A process that starts from the present durable state makes the same releases.
 			again := newMachine(t, toml, 1)
-			again.r.Store,
-				err = state.Open(m.r.Store.Disk.(*simdisk.SimDisk).Reboot(simdisk.CrashLost, nil), m.r.Store.Dir, nil)
+			again.r.Store, err = state.Open(m.r.Store.Disk.(*simdisk.SimDisk).Reboot(simdisk.CrashLost, nil),
+				m.r.Store.Dir, nil)
 			fixtures.Must(t, err)
 			again.restart()
 			durable := len(again.releases)

@@ -55,8 +55,8 @@ func BenchmarkUsers(b *testing.B) {
 		if user != "" {
 			key := c.UserKey()
 			fixtures.Must(b, decoder.TagUsers(&key))
-			journal,
-				err = persons.OpenJournal(state.UserFiles{Disk: noDisk{}}, "", "", c.Persons()[0], persons.Position{})
+			journal, err = persons.OpenJournal(state.UserFiles{Disk: noDisk{}}, "", "", c.Persons()[0],
+				persons.Position{})
 			fixtures.Must(b, err)
 		}
 		var batch codec.Batch

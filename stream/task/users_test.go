@@ -273,8 +273,7 @@ func TestUsersWhileOutputsAreCompared(t *testing.T) {
 			if err := m.moved(9); op < whole.Ops != errors.Is(err, simdisk.ErrCrashed) {
 				t.Fatalf("operation %d: %v", op, err)
 			}
-			m.r.Store,
-				err = state.Open(d.Reboot(op%simdisk.CrashModes, rand.New(rand.NewPCG(uint64(op), 2))),
+			m.r.Store, err = state.Open(d.Reboot(op%simdisk.CrashModes, rand.New(rand.NewPCG(uint64(op), 2))),
 				m.r.Store.Dir, nil)
 			fixtures.Must(t, err)
 			m.restart()

@@ -60,8 +60,7 @@ var built = sync.OnceValues(func() (string, error) {
 	}
 	removeBuilt = func() { os.RemoveAll(dir) }
 	bin := filepath.Join(dir, "streamdp")
-	if out,
-		err := exec.Command("go", "build", "-o", bin,
+	if out, err := exec.Command("go", "build", "-o", bin,
 		"github.com/streamdp/streamdp/cmd/streamdp").CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%w\n%s", err, out)
 	}

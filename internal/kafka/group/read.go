@@ -184,9 +184,8 @@ func (r *Reader) read(ctx context.Context, topic string, wrote int64, whole bool
 	for until := time.Now().Add(r.o.patience); end <= wrote; {
 		if time.Now().After(until) {
 			return 0,
-				fmt.Errorf(
-					"%s/%d: committed records end at offset %d, before this instance's own record at %d: a "+
-						"transaction with another id may be open, or the broker that answered is no longer the leader",
+				fmt.Errorf("%s/%d: committed records end at offset %d, before this instance's own record at %d: a "+
+					"transaction with another id may be open, or the broker that answered is no longer the leader",
 					topic, partition, end, wrote)
 		}
 		if err := soon.Wait(ctx); err != nil {
@@ -200,8 +199,7 @@ func (r *Reader) read(ctx context.Context, topic string, wrote int64, whole bool
 		return 0, &shardlog.HaltError{Halt: shardlog.HaltLedger,
 			Err: fmt.Errorf("%s/%d begins at offset %d: its first records were deleted", topic, partition, start)}
 	}
-	reader,
-		err := client.NewReader(
+	reader, err := client.NewReader(
 		kafka.ReaderOptions{Topic: topic, Partition: partition, Compacted: true, MaxRecordBytes: maxReadRecord},
 		kafka.Position{Next: start, LeaderEpoch: -1})
 	if err != nil {

@@ -73,8 +73,7 @@ func TestRealKafkaSessions(t *testing.T) {
 		t.Skip("this broker has no listener with SASL: make test-kafka starts one that has")
 	}
 	var shown atomic.Int64
-	opts,
-		err := clientOptions(
+	opts, err := clientOptions(
 		kafka.Options{Brokers: []string{real.SASL},
 			SASL: kafka.SASL{Mechanism: "oauthbearer", Token: func(context.Context) (kafka.Token, error) {
 				shown.Add(1)

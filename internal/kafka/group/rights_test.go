@@ -115,8 +115,7 @@ func TestMissingBegins(t *testing.T) {
 		}
 		return res, nil, true
 	})
-	if got,
-		err := Missing(within(t), kafka.Options{Brokers: b.Addrs()},
+	if got, err := Missing(within(t), kafka.Options{Brokers: b.Addrs()},
 		[]Resource{{"group", "g", []string{"Read"}}}); err != nil || len(got) != 0 || asked.Load() < 3 {
 		t.Errorf("%v, %v after %d questions", got, err, asked.Load())
 	}

@@ -312,8 +312,7 @@ func TestSessionFence(t *testing.T) {
 	f = b.Cluster().Fault(
 		kfake.Fault{Keys: []kmsg.Key{kmsg.InitProducerID}, TopLevel: true,
 			Err: kerr.TransactionalIDAuthorizationFailed})
-	if _,
-		err := shardlog.Acquire(t.Context(), s.log(), s.options()); !errors.Is(err,
+	if _, err := shardlog.Acquire(t.Context(), s.log(), s.options()); !errors.Is(err,
 		kerr.TransactionalIDAuthorizationFailed) || f.Hits() != 1 {
 		t.Errorf("without the right to the id: %v", err)
 	}

@@ -106,8 +106,7 @@ func (r *Real) Start() { r.tb.Helper(); r.control("start") }
 
 func (r *Real) control(what string, args ...string) {
 	r.tb.Helper()
-	if out,
-		err := exec.Command(os.Getenv("STREAMDP_KAFKA_CONTROL"),
+	if out, err := exec.Command(os.Getenv("STREAMDP_KAFKA_CONTROL"),
 		append([]string{what, r.dir}, args...)...).CombinedOutput(); err != nil {
 		r.tb.Fatalf("%s the broker: %v\n%s", what, err, out)
 	}

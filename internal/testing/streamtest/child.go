@@ -234,8 +234,7 @@ func naive(ctx context.Context, cfg *config.Config, spec ChildSpec) error {
 			return err
 		}
 	}
-	reader,
-		err := client.NewReader(kafka.ReaderOptions{Topic: s.Input.Topic, PartitionMaxBytes: spec.Fetch},
+	reader, err := client.NewReader(kafka.ReaderOptions{Topic: s.Input.Topic, PartitionMaxBytes: spec.Fetch},
 		kafka.Position{Next: saved.Next, LeaderEpoch: -1})
 	if err != nil {
 		return err
