@@ -54,9 +54,10 @@ import (
 // released parameters: the guarantee is adaptive. Without a horizon it holds for any number of steps. Everything after
 // the means is computed from them and from public numbers. The number of records in each slot, valid or not, is public.
 //
-// Cost: O(d) time a record; O(d·(1+b)) a step, where b is the number of buffers of C₁ and C₂ together. Memory: 56 to 80
-// bytes a parameter. Correlated noise adds 8 bytes for each array and each buffer, or 16 bytes if states are wide. From
-// 2¹⁶ parameters on, Add and Close use all processors. With fewer parameters, Add allocates nothing.
+// Cost: O(d) time a record; O(d·(1+b)) a step, where b is the number of buffers of C₁ and C₂ together.
+// Memory: 56 to 80 bytes a parameter. Correlated noise adds 8 bytes for each array and each buffer, or 16 bytes if
+// states are wide. From 2¹⁶ parameters on, Add and Close use all processors. With fewer parameters, Add allocates
+// nothing.
 // Source: Kalinin, Upadhyay, Lampert, "Continual Release Moment Estimation with
 // Differential Privacy", Algorithm 2; Li et al., "Large Language Models Can Be
 // Strong Differentially Private Learners" (pp); Tang et al., "DP-AdamBC"

@@ -14,7 +14,8 @@ import (
 //	mean     Σ_k a_k Q_kk            of Σ_k a_k y_k²
 //	variance 2Σ_kl a_ka_l Q_kl²      of the same sum
 //
-// Neither depends on data. Source: docs/theory/adam.md, §5.
+// Neither depends on data.
+// Source: docs/theory/adam.md, §5.
 type squared struct {
 	beta  float64
 	step  uint64
@@ -209,7 +210,8 @@ type vNoise struct {
 }
 
 // newVNoise returns the vNoise of step t for decay beta2 and noise correlated by f. f is C₂ for Linear and C₁ for
-// Squared and Bias. Cost: O(t) for a BLT, with k² a step for k buffers; O(t²) for a square root.
+// Squared and Bias.
+// Cost: O(t) for a BLT, with k² a step for k buffers; O(t²) for a square root.
 func newVNoise(f matfact.Factorization, beta2 float64, t uint64) vNoise {
 	s := newSquared(f, beta2)
 	for range t {

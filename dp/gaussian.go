@@ -21,8 +21,9 @@ const slack = 1e-13
 // the difference of the two terms would lose all digits.
 //
 // Privacy: the curve holds for both directions of either adjacency relation. It depends on the relation only through μ
-// = sensitivity/σ. Cost: at most 128 evaluations of the integrand. Source: Balle and Wang (2018), Theorem 8; the
-// branches are derived in docs/theory/dp.md.
+// = sensitivity/σ.
+// Cost: at most 128 evaluations of the integrand.
+// Source: Balle and Wang (2018), Theorem 8; the branches are derived in docs/theory/dp.md.
 func LogDelta(eps, mu float64) float64 {
 	if !(mu > 0) || math.IsNaN(eps) {
 		return math.NaN()

@@ -20,9 +20,10 @@ import (
 // 16–300 evaluations of an integrand, 2–30 µs; some ms for fewer than 8 rows with almost no Gaussian noise. Accuracy:
 // the result is never below δ(ε). Its relative error is below 10⁻¹⁰, down to δ = 10⁻³⁰⁰. Without Gaussians the error is
 // below 10⁻⁹, or below 10⁻¹³√K for more than 10⁶ rows. For fewer than 8 rows with almost no Gaussian noise the error is
-// below 2·10⁻⁷ (for one row 2·10⁻⁵) if γ ≥ 1.1, and below 1 % for smaller γ. Errors: ε negative, NaN or infinite; μ
-// negative, NaN or above 10⁶; rows negative; γ not above 1 although there are rows; no adjacency. Source:
-// docs/theory/accounting.md, which derives the dominating pairs and the integral.
+// below 2·10⁻⁷ (for one row 2·10⁻⁵) if γ ≥ 1.1, and below 1 % for smaller γ.
+// Errors: ε negative, NaN or infinite; μ negative, NaN or above 10⁶; rows negative; γ not above 1 although there are
+// rows; no adjacency.
+// Source: docs/theory/accounting.md, which derives the dominating pairs and the integral.
 func jointDelta(eps, mu float64, rows int, gamma float64, a Adjacency) (float64, error) {
 	j, err := newJoint(mu, rows, gamma, a)
 	if err = errors.Join(checkEpsDelta(eps, 0.5), err); err != nil {

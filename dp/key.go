@@ -36,8 +36,9 @@ func NewSecret() (s [32]byte) {
 //
 // Privacy: the rows of one run are independent of each other and of everything released before, for any records, if
 // HMAC-SHA256 and AES-256 are pseudo-random. In that sense the guarantee is computational. Anybody who has the master
-// key and the epoch secret can subtract the noise of every release of the epoch. Cost: 0.6 µs and two allocations a row
-// (one allocation up to 12 words), nothing per coordinate. Source: docs/theory/dp.md.
+// key and the epoch secret can subtract the noise of every release of the epoch.
+// Cost: 0.6 µs and two allocations a row (one allocation up to 12 words), nothing per coordinate.
+// Source: docs/theory/dp.md.
 //
 // An Epoch is not safe for concurrent use.
 type Epoch struct {

@@ -371,7 +371,8 @@ func (l Lattice) Radius(d int) float64 {
 // their sum are exact. For larger K the test is stricter by the rounding error of the sum; Radius leaves more room than
 // that. sum and x have equal length.
 //
-// Privacy: as for Quantise. The caller clips, and the test verifies that it did. Cost: O(d), one pass, no allocation.
+// Privacy: as for Quantise. The caller clips, and the test verifies that it did.
+// Cost: O(d), one pass, no allocation.
 //
 // Accumulate panics if an entry of scale·x is not below 2⁵⁰ in absolute value. Then the contents of sum are lost.
 func (l Lattice) Accumulate(sum, x []float64, scale float64) bool {

@@ -26,7 +26,8 @@ type Charge struct {
 // limit that was fixed before the first release and is enforced at every charge. For Gaussians a limit on μ works (Σμ²
 // ≤ μ_max²). A separate limit on every field works too (on μ, and at most K_max rows of γ ≥ γ_min). For a limit on (ε,
 // δ) no proof is known, because Gaussians and sketches can be traded against each other after seeing releases: use
-// [Cost.WithinReserve]. Cost: O(n²) for n charges, and one conversion to ε for each cost that no other one covers.
+// [Cost.WithinReserve].
+// Cost: O(n²) for n charges, and one conversion to ε for each cost that no other one covers.
 // Errors: a charge whose cost cannot be stated for the adjacency; δ outside (0, 1).
 func Charged(charges []Charge, adjacency Adjacency, delta float64) (Cost, error) {
 	if err := checkEpsDelta(0, delta); err != nil {
@@ -42,7 +43,8 @@ func Charged(charges []Charge, adjacency Adjacency, delta float64) (Cost, error)
 // MostCharged adds up the costs that records pay, as [Charged] does, and returns those that no other one covers. If all
 // returned costs are within a limit, so is the cost of every record. Without charges it returns the empty cost.
 //
-// Cost: O(n²) for n charges. Errors: a charge whose cost cannot be stated for the adjacency.
+// Cost: O(n²) for n charges.
+// Errors: a charge whose cost cannot be stated for the adjacency.
 func MostCharged(charges []Charge, adjacency Adjacency) ([]Cost, error) {
 	logs := map[uint64][]Charge{}
 	for _, c := range charges {

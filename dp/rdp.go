@@ -302,9 +302,10 @@ func (c Curve) divergence(x float64) float64 {
 //
 //	ε = min over real α of r(α) + log(1−1/α) − log(αδ)/(α−1)
 //
-// Cost: about 500 evaluations of the curve. Errors: δ outside (0, 1); an invalid term. Source: Canonne, Kamath and
-// Steinke (2020), Proposition 12. Every order gives a valid ε, so an imperfect search for the best order makes ε
-// larger, but never wrong.
+// Cost: about 500 evaluations of the curve.
+// Errors: δ outside (0, 1); an invalid term.
+// Source: Canonne, Kamath and Steinke (2020), Proposition 12. Every order gives a valid ε, so an imperfect search for
+// the best order makes ε larger, but never wrong.
 func (c Curve) Epsilon(delta float64) (float64, error) {
 	if err := checkEpsDelta(0, delta); err != nil {
 		return 0, err

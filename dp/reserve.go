@@ -14,7 +14,8 @@ import (
 // (ε, δ) still holds then. If c is Gaussian, nothing has to be set aside: the result is the empty cost, in c's
 // adjacency.
 //
-// Cost: some twenty evaluations of δ. Errors: c itself is not within (ε, δ); the errors of [Cost.Within].
+// Cost: some twenty evaluations of δ.
+// Errors: c itself is not within (ε, δ); the errors of [Cost.Within].
 func Reserve(c Cost, eps, delta float64) (Cost, error) {
 	none := Cost{Adjacency: c.Adjacency}
 	if c.gaussian() {
@@ -77,8 +78,8 @@ func (c Cost) gaussian() bool { return c.Rows == 0 && len(c.Terms) == 0 && c.Bad
 //
 // Privacy: a limit enforced in this way also holds for charges that were chosen after seeing releases, if `reserved`
 // was fixed before the first release. The reason: mechanisms that read no data can fill up every admitted cost to one
-// fixed cost, which consists of `reserved` and the rest of μ. That cost is within (ε, δ). Errors: those of
-// [Cost.Within]; two different adjacencies.
+// fixed cost, which consists of `reserved` and the rest of μ. That cost is within (ε, δ).
+// Errors: those of [Cost.Within]; two different adjacencies.
 func (c Cost) WithinReserve(reserved Cost, eps, delta float64) (bool, error) {
 	if c.Adjacency != reserved.Adjacency {
 		return false, errors.New("the cost and the reserve are stated for different adjacencies")

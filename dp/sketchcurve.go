@@ -16,8 +16,10 @@ import (
 // accurate, sketchDelta uses the integral of [jointDelta], which is also exact.
 //
 // Privacy: under ZeroOut it holds for rows x with ‖x‖ ≤ 1 and data sets whose XᵀX + η²I has no eigenvalue below γ. For
-// Replace use jointDelta. Cost: four incomplete gamma functions. Errors: ε negative, NaN or infinite; rows negative; γ
-// not above 1. Source: docs/theory/accounting.md.
+// Replace use jointDelta.
+// Cost: four incomplete gamma functions.
+// Errors: ε negative, NaN or infinite; rows negative; γ not above 1.
+// Source: docs/theory/accounting.md.
 func sketchDelta(eps float64, rows int, gamma float64) (float64, error) {
 	return jointDelta(eps, 0, rows, gamma, ZeroOut)
 }

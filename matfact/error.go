@@ -62,7 +62,8 @@ func Errors(f Factorization, w Workload, n uint64) (worst, rmse float64) {
 //
 //	variance = Σ over the one bits l of t of 2^l/(2^(l+1)−1).
 //
-// There is no Factorization of the tree mechanism, because its C is not square. Cost: O(log n).
+// There is no Factorization of the tree mechanism, because its C is not square.
+// Cost: O(log n).
 func TreeError(n uint64, honaker bool) (worst, rmse float64) {
 	if n == 0 {
 		return 0, 0

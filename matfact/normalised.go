@@ -237,7 +237,8 @@ func (f *normalised) CinvVar(t uint64) float64 {
 	return sum * (f.scale[t-1] * f.scale[t-1])
 }
 
-// Cov implements Factorization. Cost: O(u²).
+// Cov implements Factorization.
+// Cost: O(u²).
 func (f *normalised) Cov(w Workload, t, u uint64) float64 {
 	w.must()
 	t, u = min(t, u), max(t, u)

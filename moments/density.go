@@ -16,8 +16,8 @@ type Density struct {
 // a density needs positive ones.
 //
 // Privacy: the density is a function of releases, so it costs nothing. The floor must be a public constant. A good
-// choice is about the standard error of a covariance: then the inverse does not amplify noise. Cost: O(d³) once, O(d²)
-// a point.
+// choice is about the standard error of a covariance: then the inverse does not amplify noise.
+// Cost: O(d³) once, O(d²) a point.
 func NewDensity(mean, covariance []float64, floor float64) (*Density, error) {
 	if !(floor > 0) {
 		return nil, errors.New("floor must be positive: a density needs the inverse of the covariance")

@@ -46,7 +46,8 @@ func ExpectedError(method string, n Noise, clip float64, d int, g Gains) (first,
 // correlate the noise.
 //
 // Errors: the gains of post-processing are not known for the first moment's factorization; then the other gains are
-// returned nevertheless. Cost: O(last²) for squares over correlated noise.
+// returned nevertheless.
+// Cost: O(last²) for squares over correlated noise.
 func ReleaseGains(w matfact.Workload, c1, c2 matfact.Factorization, first, last uint64) (sum Gains, err error) {
 	s := shapes{shape{factor: c1, kernel: w.Kernel()}, shape{factor: c2, kernel: w.Kernel()}}
 	var g *overlap
@@ -70,8 +71,9 @@ func ReleaseGains(w matfact.Workload, c1, c2 matfact.Factorization, first, last 
 // squared error, in Frobenius norm, of the debiased covariance in release t. The method is joint estimation, which
 // attains the bound, post-processing, or their best combination.
 //
-// Errors: for methods that square rows, those of ReleaseGains. Source: Kalinin, Upadhyay, Lampert, Theorems 4.1 and
-// 4.2, corrected; the combination is ours. See docs/theory/moments.md.
+// Errors: for methods that square rows, those of ReleaseGains.
+// Source: Kalinin, Upadhyay, Lampert, Theorems 4.1 and 4.2, corrected; the combination is ours. See
+// docs/theory/moments.md.
 func ExpectedCovarianceError(method string, c matfact.Factorization, n Noise, clip float64, d int,
 	t uint64) (float64, error) {
 	mean := matfact.Workload{Kind: "mean"}

@@ -114,8 +114,8 @@ func newEstimator(cfg Config, p dp.Params) (*Estimator, error) {
 }
 
 // Adopt returns the estimator of an epoch that has already begun. plan is the plan that the epoch recorded; a
-// recomputed plan could differ in its last bits, and the releases would change. Errors: a plan that does not belong to
-// the configuration.
+// recomputed plan could differ in its last bits, and the releases would change.
+// Errors: a plan that does not belong to the configuration.
 func Adopt(cfg Config, p dp.Params, plan Plan) (*Estimator, error) {
 	k, err := Keep(cfg, p, plan)
 	if err != nil {

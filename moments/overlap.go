@@ -42,7 +42,8 @@ const longestSquares = 1 << 14
 //	Q_{t,t−m} = Q_{t−1,t−1−m} + c′_{t−1}c′_{t−1−m},   m < t.
 //
 // Cost: O(t) time and memory at step t, O(W) time for a window. For C = I it takes O(1), because all three sums follow
-// from Σa and Σa². Source: as for ExpectedError.
+// from Σa and Σa².
+// Source: as for ExpectedError.
 type overlap struct {
 	kernel  matfact.Workload
 	factor  matfact.Factorization

@@ -12,7 +12,9 @@ import (
 // AppendBinary appends the exact sums of the part to b: the numbers of records, then the integers of each array, then
 // the squares in 128 bits. Another process can read them by [Part.UnmarshalBinary].
 //
-// Privacy: these are sums of records without noise. Protect them like the records. Cost: O(d²). Errors: none.
+// Privacy: these are sums of records without noise. Protect them like the records.
+// Cost: O(d²).
+// Errors: none.
 func (p *Part) AppendBinary(b []byte) ([]byte, error) {
 	c := &p.e
 	c.endBlock()
@@ -39,8 +41,9 @@ func (p *Part) AppendBinary(b []byte) ([]byte, error) {
 // must have the same configuration and plan.
 //
 // Privacy: UnmarshalBinary refuses sums that no records of a step can have, because sensitivities rely on the bound of
-// every record. Errors: data that is not the state of such a part; a part with more records than a step has slots. The
-// part is empty after an error.
+// every record.
+// Errors: data that is not the state of such a part; a part with more records than a step has slots. The part is empty
+// after an error.
 func (p *Part) UnmarshalBinary(data []byte) error {
 	p.Reset()
 	c, r := &p.e, bin.Reader{B: data}

@@ -16,7 +16,8 @@ var errEigen = errors.New("the eigenvalues do not converge")
 //
 // The result is at least as close as M to every matrix with such eigenvalues, in particular to the true matrix if its
 // eigenvalues are at least floor. The estimate gains a bias and loses variance, so the standard errors of M are not
-// those of the result. As a function of a release it costs no budget. Cost: O(d³).
+// those of the result. As a function of a release it costs no budget.
+// Cost: O(d³).
 func ProjectPSD(upper []float64, d int, floor float64) ([]float64, error) {
 	return project(upper, d, func(values []float64) {
 		for i, v := range values {

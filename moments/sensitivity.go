@@ -17,8 +17,8 @@ import (
 // may be any lower triangular matrices, and inputs may depend on earlier outputs.
 //
 // Privacy: a record contributes to one column, so s is exact: the maximum is attained by a record in the column with
-// the largest term. Source: as for calibration.SquaresSensitivity. The paper requires decreasing column norms; only
-// exactness needs them.
+// the largest term.
+// Source: as for calibration.SquaresSensitivity. The paper requires decreasing column norms; only exactness needs them.
 //
 // An estimator calibrates by [Joint], which gives the same for equal columns. This function is for the reproduction of
 // the paper.

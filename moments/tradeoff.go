@@ -40,8 +40,8 @@ func Single(adjacency dp.Adjacency) Tradeoff {
 // k₁ = 4 and k₂ = 2 (1 for d = 1) under replacement, and k₁ = k₂ = 1 under zero-out.
 //
 // It equals joint estimation that charges the sum of two suprema instead of the supremum of the sum. Under replacement
-// it charges more. Under zero-out the errors are equal, at ν = (1−share)/share. Source: Kalinin, Upadhyay, Lampert,
-// Algorithm 4, which splits (ε, δ) by basic composition instead; see SplitBasic.
+// it charges more. Under zero-out the errors are equal, at ν = (1−share)/share.
+// Source: Kalinin, Upadhyay, Lampert, Algorithm 4, which splits (ε, δ) by basic composition instead; see SplitBasic.
 func Split(share float64, d int, adjacency dp.Adjacency) Tradeoff {
 	return Single(adjacency).split(share, d, adjacency)
 }
@@ -70,8 +70,8 @@ func SplitBasic(share, epsilon, delta float64) (first, second float64, err error
 // CS returns the tradeoff of concatenation and split. The noise is for one vector, (x, √λ·vec xxᵀ), and calibrated to a
 // bound on its norm: √(1+ν)·ζ with ν = λζ², or twice that under replacement. Both moments have the same matrix C.
 //
-// CS equals joint estimation with a cruder sensitivity; under zero-out its sensitivity is exact. Source: Kalinin,
-// Upadhyay, Lampert, Algorithm 5, with the factor ‖C‖ that it lacks.
+// CS equals joint estimation with a cruder sensitivity; under zero-out its sensitivity is exact.
+// Source: Kalinin, Upadhyay, Lampert, Algorithm 5, with the factor ‖C‖ that it lacks.
 func CS(nu float64, adjacency dp.Adjacency) Tradeoff {
 	return Tradeoff{nu, Single(adjacency).Square * (1 + nu)}
 }

@@ -90,8 +90,8 @@ func (p *GDProcess) energy(j, t int) float64 {
 	return -math.Expm1(float64(t)*math.Log(square)) / (1 - square)
 }
 
-// Stationary returns the limit of Cov(θ_t, θ_t). Errors: there is no limit, because an eigenvalue of ηΣ is 0 or at
-// least 2.
+// Stationary returns the limit of Cov(θ_t, θ_t).
+// Errors: there is no limit, because an eigenvalue of ηΣ is 0 or at least 2.
 func (p *GDProcess) Stationary() (*mat.Dense, error) {
 	for _, m := range p.m {
 		if !(math.Abs(m) < 1) {

@@ -47,8 +47,8 @@ import (
 // R², or 1.25R² with an intercept. C shapes the noise of u/ζ, whose sensitivity does not depend on W and ζ. W, ζ and
 // the number of slots of a step are functions of earlier releases.
 //
-// Cost: O(d²) time a record, without allocation, and O(d³) at the end of an epoch. Memory: 4d² + 250d numbers, with an
-// intercept 1026 more.
+// Cost: O(d²) time a record, without allocation, and O(d³) at the end of an epoch.
+// Memory: 4d² + 250d numbers, with an intercept 1026 more.
 // Source: docs/theory/sgd.md.
 //
 // A Newton is not safe for concurrent use.

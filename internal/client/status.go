@@ -172,8 +172,8 @@ func (e Endpoint) request(ctx context.Context, cfg *config.Config) (*http.Client
 	}, req, nil
 }
 
-// trustOnly returns a TLS configuration that trusts only the certificate in a file, whatever name or address the
-// listener has.
+// trustOnly returns a TLS configuration that trusts only the certificate in a file, for any name or address of the
+// listener.
 func trustOnly(certFile string) (*tls.Config, error) {
 	data, err := os.ReadFile(certFile)
 	if err != nil {

@@ -63,9 +63,9 @@ type Counting struct {
 // threshold, or the last rung if none does.
 //
 // Privacy: at most Rungs counts of sensitivity Unit, each with noise of standard deviation SD: μ = Unit·√Rungs/SD,
-// under both adjacencies. Source: Varshney, Thakurta, Jain (2022), "(Nearly) Optimal Private Linear Regression for
-// Sub-Gaussian Data via Adaptive Clipping", DP-STAT. DP-STAT reads one count more than needed, and counts null records
-// as 0.
+// under both adjacencies.
+// Source: Varshney, Thakurta, Jain (2022), "(Nearly) Optimal Private Linear Regression for Sub-Gaussian Data via
+// Adaptive Clipping", DP-STAT. DP-STAT reads one count more than needed, and counts null records as 0.
 func (l Ladder) Scan(h Histogram, c Counting, threshold float64, row dp.Row) int {
 	var count int64
 	for i := range l.Rungs {

@@ -69,8 +69,8 @@ var SnapshotLeast uint64 = 64 << 20
 // The files are dir/prefix1, dir/prefix2 and so on. It does not change them: bytes after the position stay until
 // something is appended.
 //
-// Cost: it reads and hashes all bytes up to the position, in constant memory. Errors: ErrDamaged, if the files do not
-// match the position; errors of the disk.
+// Cost: it reads and hashes all bytes up to the position, in constant memory.
+// Errors: ErrDamaged, if the files do not match the position; errors of the disk.
 func OpenJournal(d Disk, dir, prefix string, m *Map, at Position) (*Journal, error) {
 	j := &Journal{disk: d, dir: dir, prefix: prefix, m: m, at: at}
 	j.at.Segments = slices.Clone(at.Segments)
@@ -124,8 +124,8 @@ func (j *Journal) read(s *Segment) error {
 // Check compares the files with a position and changes nothing. It detects changed bytes. OpenJournal also reports
 // damage that no journal can have written; Check does not look for it.
 //
-// Cost: it reads and hashes all bytes up to the position, in little memory. Errors: ErrDamaged, if the files do not
-// match the position; errors of the disk.
+// Cost: it reads and hashes all bytes up to the position, in little memory.
+// Errors: ErrDamaged, if the files do not match the position; errors of the disk.
 func Check(d Disk, dir, prefix string, at Position) error {
 	j := &Journal{disk: d, dir: dir, prefix: prefix}
 	for i := range at.Segments {

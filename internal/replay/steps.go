@@ -50,7 +50,7 @@ func ByReleases(file string) (*Steps, error) {
 	return &Steps{says: "the published releases", sizes: sizes}, nil
 }
 
-// Says returns the name, in the plural, of what determines the steps' ends.
+// Says returns a plural noun for the source of the steps' ends.
 func (c *Steps) Says() string { return c.says }
 
 // releasedSizes returns the number of records in each step of published releases, from step 1 on. It counts records

@@ -305,7 +305,7 @@ type versus struct {
 	value, se, wide float64 // numbers of the release; NaN if missing
 }
 
-// compared returns, for each column of a release, its first moment and its variance, each with both true values. They
+// compared returns the first moment and the variance of each column of a release, each with both true values. They
 // are in original units if the release has such values.
 func (t *Truth) compared(r *Release) (lines []versus) {
 	m, ok := t.At(r.Step - t.s.Moments.WarmupSteps())

@@ -80,7 +80,8 @@ type Codec interface {
 }
 
 // New returns the codec with the given name. columns are its columns, in the order of the row; all of them are numbers.
-// For columns of other types see [Format]. Errors: faults of the configuration keys "codec" and "columns".
+// For columns of other types see [Format].
+// Errors: faults of the configuration keys "codec" and "columns".
 //
 //	json        A JSON object. A column is a name, or a path "a.b[0].c" into nested
 //	            objects and arrays; a backslash makes . \ [ or ] part of a name.

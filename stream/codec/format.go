@@ -53,8 +53,8 @@ func (f Format) Width() int {
 	return n
 }
 
-// Compile returns the columns, in the order of the row. Errors: faults of the configuration keys "columns" and
-// "column.NAME".
+// Compile returns the columns, in the order of the row.
+// Errors: faults of the configuration keys "columns" and "column.NAME".
 func (f Format) Compile() ([]*column.Column, error) {
 	specs := f.Specs
 	if specs == nil {

@@ -176,8 +176,8 @@ func (l *Leaf) Close() *Sum {
 // then calls emptied, unless it is nil: from then on leaves may use the sums again. If the stream protects persons,
 // Merge needs the sums' entries and calls emptied after it has ended the step, otherwise before.
 //
-// Privacy: that of [Core.Close], because each record is in one sum. Errors: a sum belongs to another step or partition.
-// Then no noise is drawn.
+// Privacy: that of [Core.Close], because each record is in one sum.
+// Errors: a sum belongs to another step or partition. Then no noise is drawn.
 func (c *Core) Merge(sums []*Sum, emptied func()) ([]Message, error) {
 	if len(sums) != len(basesOf(c.encoder.m)) {
 		return nil, errors.New("internal: the number of sums differs from that of the partitions")

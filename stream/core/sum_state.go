@@ -21,8 +21,8 @@ var errNotMovable = errors.New("the mechanism's sums cannot be sent to another p
 // records, and the integers or rows of the estimator's part. Another process with the same manifest parses it by
 // [Sum.UnmarshalBinary].
 //
-// Privacy: the sum is as private as the records. Errors: the sum has entries of persons, whose map only one process may
-// hold.
+// Privacy: the sum is as private as the records.
+// Errors: the sum has entries of persons, whose map only one process may hold.
 func (s *Sum) AppendBinary(b []byte) ([]byte, error) {
 	part, ok := s.part.(movable)
 	if !ok || s.persons {

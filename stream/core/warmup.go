@@ -35,9 +35,10 @@ const leastWarmup = 5000
 // warm-up costs its records the μ that the estimator charges, or a little less. The estimator knows the warm-up's
 // records only through the warm-up's release. So all releases together cost a record that μ, under either adjacency, by
 // composition of adaptive mechanisms on disjoint records. An estimator with sketches charges more than its μ; the
-// warm-up's records then cost less than is charged. Memory: the estimator's and the warm-up's (bounds.Warmup).
+// warm-up's records then cost less than is charged.
+// Memory: the estimator's and the warm-up's (bounds.Warmup).
 type warmed struct {
-	Estimator // the estimator after the warm-up; until the bounds are found, one with placeholder bounds
+	Estimator // the present estimator; during the warm-up, that of [config.Stream.Standing]
 
 	stream *config.Stream
 	plan   WarmupPlan

@@ -670,7 +670,8 @@ func MetricsReference() []byte {
 	var b strings.Builder
 	b.WriteString(
 		"# Metrics\n\n<!-- Generated from stream/monitor/metrics.go by `go generate ./stream/monitor`. -->\n\n" +
-			"`GET /metrics` in Prometheus' text format. All names begin with `" + prefix +
+			"`GET /metrics` in Prometheus' text format. All names but those of the Go runtime and the process " +
+			"begin with `" + prefix +
 			"`. In brackets are the kind " +
 			"and the labels; *task* means `stream` and `partition`.\n\n" +
 			"The number of records, offsets and commits is public under both adjacency relations. The time that work " +

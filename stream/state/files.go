@@ -50,7 +50,8 @@ func epochOf(name, prefix string) (uint64, bool) {
 	return n, err == nil && name == fmt.Sprint(prefix, n)
 }
 
-// read reads a file of the task. Errors: fs.ErrNotExist if it does not exist.
+// read reads a file of the task.
+// Errors: fs.ErrNotExist if it does not exist.
 func (s *Store) read(name string) ([]byte, error) { return s.Disk.ReadFile(s.Path(name)) }
 
 // create makes a file durable under an unused name.

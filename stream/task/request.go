@@ -51,8 +51,8 @@ func (q *Request) ChangesEpoch() bool { return q.Kind == RequestOpen || q.Kind =
 var ErrGone = errors.New("the task moved to another instance: send the request again")
 
 // Ask gives a request to the task's owner and waits for the answer. ctx is the daemon's context; patience ends the
-// wait. Errors: the error in the answer, ErrGone, an error that says that the daemon is stopping, or the error of
-// patience.
+// wait.
+// Errors: the error in the answer, ErrGone, an error that says that the daemon is stopping, or the error of patience.
 func (r *Runner) Ask(ctx, patience context.Context, q Request) error {
 	select {
 	case r.requests <- q:

@@ -46,7 +46,8 @@ type Runner struct {
 }
 
 // NewRunner returns the runner of a stream's task in a shard. Status and metrics show the task at once. Run runs it,
-// and Leave removes it. Errors: those of [epoch.NewKeeper].
+// and Leave removes it.
+// Errors: those of [epoch.NewKeeper].
 func NewRunner(d *epoch.Shard, s *config.Stream, partition int) (*Runner, error) {
 	t := core.Task{Stream: s.Name, Partition: partition}
 	r := &Runner{}

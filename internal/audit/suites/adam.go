@@ -54,7 +54,7 @@ func Adam(s *config.Stream) (*audit.Suite, error) {
 		suite.Person = s.Participation()
 	}
 	if c.Mode == "gradients" && s.User == nil {
-		switch c.Method { // with these methods, one pair is the worst whatever the other records are
+		switch c.Method { // with these methods, the same pair is the worst for all other records
 		case "pp", "pp_debiased", "momentum":
 			suite.Worst = []audit.Pair{audit.SquaresWorst(0, plan.Clip, c.Dim, s.Params().Adjacency)}
 		case "jme", "jme_per_example":
